@@ -172,7 +172,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and would take 
             warn(message, DeprecationWarning, stacklevel=2)
             return getattr(import_module(place), name)
         if name not in _MODULE_OF:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
         found = getattr(import_module(_MODULE_OF[name]), name)
         globals()[name] = found
         return found

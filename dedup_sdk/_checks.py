@@ -6,52 +6,47 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from operator import index
+from pathlib import Path
 from typing import Any, Final
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
-_MOST_SHOWN: Final = 100
-"""Characters of a value in an error; the rest is cut off."""
-_MOST_ERROR_SHOWN: Final = 300
-"""Characters of an exception's text in a log line; the rest is cut off."""
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 MOST: Final = 2**53
 """A larger whole number is a mistake; as a float it equals its neighbour."""
 MOST_SECONDS: Final = 1_000_000_000.0
 """Thirty years: a longer time is a mistake, and clocks cannot wait for a much longer one."""
 
 
-def shown(value: object) -> str:
-    """Return a value for an error: its `repr`, but functions and classes by name, without module or address."""
-    if isinstance(value, type):
-        return f"<class {value.__name__}>"
-    if inspect.isroutine(value):
-        return f"<function {getattr(value, '__name__', type(value).__name__)}>"
+def scheme_of_url(path: str | Path) -> str:
+    """Return the scheme of a URL, "" for a path; the `Path` of a URL, which lacks a slash, counts as one."""
+    found = _URL.match(str(path))
+    return "" if found is None else found[1]
+
+
+def why_unusable(path: str | Path) -> str | None:
+    """Return why the file system cannot use a path, None when it can."""
+    if "\0" in str(path):
+        return "has a NUL character"
     try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - an error's text must not be another error
-        text = ""
-    if not text or _ADDRESS.search(text):
-        return f"<{type(value).__name__}>"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+        str(path).encode()
+    except UnicodeEncodeError:
+        return "is not UTF-8"
+    return None
 
 
-def error_shown(error: BaseException) -> str:
-    """Return the type and the text of an exception in one printable line, cut to a few hundred characters."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - as above
-        text = ""
-    try:
-        kind = str(type(error).__name__)
-    except Exception:  # noqa: BLE001 - as above
-        kind = "an exception"
-    return f"{one_line(kind)}: {one_line(text)}" if text else one_line(kind)
+def local_path(name: str, value: str | Path, *, advice: str) -> Path:
+    """Return a path of this machine; ``name`` stands before the value in the error, ``advice`` is the next step.
 
-
-def one_line(text: str) -> str:
-    """Return other people's text in one printable line, cut to a few hundred characters."""
-    return "".join(each if each.isprintable() else "?" for each in text[:_MOST_ERROR_SHOWN])
+    Raises `ConfigurationError` for a URL, for an empty path, and for one that the file system cannot use.
+    """
+    why = "is empty" if not str(value) else why_unusable(value)
+    if scheme_of_url(value):
+        why = "is a URL, and must be a path of this machine"
+    if why:
+        raise ConfigurationError(f"{name}{shown(value)} {why}; {advice}")
+    return Path(value)
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ def lazy_names(
 
     def load(name: str) -> Any:
         if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
         return getattr(import_module(module_of[name]), name)
 
     return load, lambda: sorted({*vars(sys.modules[package]), *module_of})

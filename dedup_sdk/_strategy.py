@@ -13,6 +13,7 @@ from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import BelowFloor
 from dedup_sdk._marks import Marks, Progress
+from dedup_sdk._masking import shown
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._units.keys import UnitKeys
 from dedup_sdk._units.unit import Unit, UnitMode, unit_of
@@ -209,15 +210,15 @@ class LastId:
         object.__setattr__(self, "window", window_of("window", self.window))
         if self.window.count is not None:
             message = (
-                f"window={str(self.window)!r}: a source is remembered for a time, not for a count; give e.g. "
+                f"window={shown(str(self.window))}: a source is remembered for a time, not for a count; give e.g. "
                 "Window(days=30)"
             )
             raise ConfigurationError(message)
         other: object = self.otherwise
         if other is not None and (self.second_window is None or self.second_window.count is not None):
             message = (
-                f"otherwise={other!r}: give a Lookup with one window by time, that persists and has no units, e.g. "
-                "Lookup(id=header('order-id'), window=Window(days=7))"
+                f"otherwise={shown(other)}: give a Lookup with one window by time, that persists and has no units, "
+                "e.g. Lookup(id=header('order-id'), window=Window(days=7))"
             )
             raise ConfigurationError(message)
         advice = f"give a whole number from 0 to {MOST_REORDER_DEPTH:,}"

@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dedup_sdk._checks import shown
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
 _MS = {
@@ -90,16 +90,17 @@ class Window:
         for unit, amount in parts.items():
             given: object = amount  # what callers without a type checker pass
             if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < _MAX_MS:
-                message = f"Window({unit}={amount!r}): a window is a positive length of time; give e.g. Window(days=7)"
+                message = (
+                    f"Window({unit}={shown(amount)}): a window is a positive length of time; give e.g. "
+                    f"Window(days=7)"
+                )
                 raise ConfigurationError(message)
         total = sum(round(amount * _MS[unit]) for unit, amount in parts.items())
         number: object = count
         if number is not None and (
             isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_MS
         ):
-            message = (
-                f"Window(count={count!r}): a count is a whole number above 0; give e.g. Window(count=20_000)"
-            )
+            message = f"Window(count={shown(count)}): a count is a whole number above 0; give e.g. Window(count=20_000)"
             raise ConfigurationError(message)
         if total == 0 and (count is None or any(parts.values())):
             message = "a window of zero remembers nothing; give e.g. Window(days=7) or Window(count=20_000)"
@@ -149,13 +150,13 @@ class Window:
         count = int(counts[0][:-1]) if counts and _COUNT.fullmatch(counts[0]) else None
         if None in times or len(counts) > 1 or (counts and count is None):
             message = (
-                f"window {text!r} is not a window; write e.g. 7d, 1h30m, 30s, 20000n (a count), or 7d+20000n "
+                f"window {shown(text)} is not a window; write e.g. 7d, 1h30m, 30s, 20000n (a count), or 7d+20000n "
                 "(both)"
             )
             raise ConfigurationError(message)
         if len(times) > 1:
             message = (
-                f"window {text!r}: '+' joins a time and a count, and both must hold; write a sum of times "
+                f"window {shown(text)}: '+' joins a time and a count, and both must hold; write a sum of times "
                 "without it, e.g. 1d12h"
             )
             raise ConfigurationError(message)
@@ -273,7 +274,8 @@ class Windows:
         given: object = self.topics  # what callers without a type checker pass
         if isinstance(given, Mapping):
             windows = {
-                _topic_name(topic): window_of(f"topics[{topic!r}]", each) for topic, each in given.items()
+                _topic_name(topic): window_of(f"topics[{shown(topic)}]", each)
+                for topic, each in given.items()
             }
             object.__setattr__(self, "topics", MappingProxyType(windows))
         elif not callable(given) or isinstance(given, type):
@@ -292,15 +294,15 @@ class Windows:
         except Exception as error:
             cause = f"{type(error).__name__}: {error}".splitlines()[0]
             message = (
-                f"the function of windows failed for topic {topic!r} ({cause}); have it return a Window, or None "
+                f"the function of windows failed for topic {shown(topic)} ({cause}); have it return a Window, or None "
                 "for the default"
             )
             raise ConfigurationError(message) from error
-        return self.default if found is None else window_of(f"the window of topic {topic!r}", found)
+        return self.default if found is None else window_of(f"the window of topic {shown(topic)}", found)
 
 
 def _topic_name(topic: object) -> str:
     if isinstance(topic, str) and topic:
         return topic
-    message = f"topics has the key {topic!r}: give names of topics, e.g. {{'orders': Window(days=7)}}"
+    message = f"topics has the key {shown(topic)}: give names of topics, e.g. {{'orders': Window(days=7)}}"
     raise ConfigurationError(message)

@@ -26,9 +26,13 @@ Each message has the event, the value, and the next step:
         consumer = DedupConsumer(...)
     except DedupError as error:
         sys.exit(str(error))
+
+No message shows a password: `shown` prints each value, e.g. the argument that was refused, and masks credentials.
 """
 
 from __future__ import annotations
+
+from dedup_sdk._masking import shown as shown  # noqa: PLC0414 (public, for adapters)
 
 
 class DedupError(Exception):

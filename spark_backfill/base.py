@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from dedup_sdk._masking import shown
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._store.snapshot import Copy, check_size, files_of, read_file
 from dedup_sdk._store.snapshot_source import RemoteFiles, Source, find_snapshots
@@ -99,7 +100,7 @@ def check_base(
             raise _another(base, name, theirs, ours)
     if told.group != group:
         theirs, ours = (
-            "a history that was vouched for" if each is None else f"group {each!r}"
+            "a history that was vouched for" if each is None else f"group {shown(each)}"
             for each in (told.group, group)
         )
         raise BackfillError(
@@ -195,7 +196,8 @@ def check_base_epoch(entry: PartitionManifest, last_epoch: int | None, same_unti
 
 def _another(base: Base, name: str, theirs: str, ours: str) -> BackfillError:
     return BackfillError(
-        f"base {base.source.place} is of {name} {theirs!r}, not {ours!r}: give the base of this history, or {IN_FULL}"
+        f"base {base.source.place} is of {name} {shown(theirs)}, not {shown(ours)}: give the base of this history, "
+        f"or {IN_FULL}"
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from dedup_sdk._kafka.error_text import masked_text
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
 _ISOLATION: Final = "read_committed"
@@ -56,7 +56,7 @@ def read_options(texts: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ConfigurationError(
-                f"--read-option {masked_text(text)!r} is no setting; write --read-option NAME=VALUE"
+                f"--read-option {shown(text)} is no setting; write --read-option NAME=VALUE"
             )
         settings[name] = value
     return settings
@@ -72,10 +72,3 @@ def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
         if _SECRET_NAME.search(name):
             found |= {value, *_QUOTED.findall(value)}
     return frozenset(value for value in found if len(value) >= _SHORTEST_SECRET)
-
-
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return a text with these values masked."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.ordered_spec import Spec
 
@@ -136,7 +137,7 @@ def parse_columns(texts: Sequence[str]) -> dict[str, ColumnPlace]:
         name, equals, column = entry.partition("=")
         if not equals or not column:
             raise ConfigurationError(
-                f"--columns {entry!r} maps nothing; write NAME=COLUMN, e.g. --columns "
+                f"--columns {shown(entry)} maps nothing; write NAME=COLUMN, e.g. --columns "
                 "offset=kafka_offset,timestamp=ts:ms"
             )
         if name not in (*KAFKA_COLUMNS, NAMES_LIST, VALUES_LIST) and name.removeprefix(HEADER) in ("", name):
@@ -169,11 +170,11 @@ def _place(entry: str, name: str, text: str) -> ColumnPlace:
         known = ", ".join(forms) or "none"
         raise ConfigurationError(f"--columns {entry!r}: {name} has no form {form!r}; its forms: {known}")
     if column == NOWHERE and (form or name not in _MAY_BE_NOWHERE):
-        raise ConfigurationError(f"--columns {entry!r}: a record always has {name}; name its column")
+        raise ConfigurationError(f"--columns {shown(entry)}: a record always has {name}; name its column")
     if column == ALL_OTHERS and (name, form) != ("value", "json"):
-        raise ConfigurationError(f"--columns {entry!r}: only value=*:json takes all other columns")
+        raise ConfigurationError(f"--columns {shown(entry)}: only value=*:json takes all other columns")
     if not column:
-        raise ConfigurationError(f"--columns {entry!r} names no column; write e.g. {name}=COLUMN")
+        raise ConfigurationError(f"--columns {shown(entry)} names no column; write e.g. {name}=COLUMN")
     return ColumnPlace(column, form)
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.column_map import (
     ALL_OTHERS,
@@ -157,7 +158,7 @@ class KafkaColumns:
 
     def _wrong(self, found: Found, name: str, wanted: str) -> ConfigurationError:
         return ConfigurationError(
-            f"archive {self._archive!r}: column {found.name!r} is {found.type.simpleString()[:200]}, and "
+            f"archive {shown(self._archive)}: column {shown(found.name)} is {found.type.simpleString()[:200]}, and "
             f"{name} has to be {wanted}; name another column with --columns {name}=COLUMN"
         )
 
@@ -176,7 +177,7 @@ class KafkaColumns:
             return F.call_function("div", number, F.lit(ratio)) - down
         if isinstance(kind, T.NumericType) and not form:
             raise ConfigurationError(
-                f"archive {self._archive!r}: column {found.name!r} is {kind.simpleString()}, and its unit "
+                f"archive {shown(self._archive)}: column {shown(found.name)} is {kind.simpleString()}, and its unit "
                 f"is not known: say --columns timestamp={found.name}:ms (or :s, :us, :ns)"
             )
         # Its type says the unit, whatever else does.

@@ -23,6 +23,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from dedup_sdk._masking import shown
 from spark_backfill.errors import BackfillError
 
 NAME_PATTERN: Final = r"^([^+]+)\+(\d{1,10})\+(\d{1,20})(?:\+(\d{1,20}))?(?:\.[\w.\-]+)?$"
@@ -86,7 +87,7 @@ def _by_partition(files: Iterable[str]) -> Iterator[tuple[str, int, list[tuple[C
         file = parse_file_name(PurePosixPath(name).name)
         if file is None:
             raise BackfillError(
-                f"file {name!r} does not say which offsets it has: name the offset's column with --columns "
+                f"file {shown(name)} does not say which offsets it has: name the offset's column with --columns "
                 "offset=COLUMN"
             )
         found.setdefault((file.topic, file.partition), []).append((file, name))
@@ -106,12 +107,12 @@ def check_rows(rows: Mapping[str, int]) -> None:
             end = next_first if file.last is None else file.last + 1
             if next_first == file.first or end > next_first:
                 raise BackfillError(
-                    f"file {name!r} and another one both have offset {next_first} of partition {partition}: "
+                    f"file {shown(name)} and another one both have offset {next_first} of partition {partition}: "
                     "give the folder of one sink only"
                 )
             if end != _NO_END and rows[name] != end - file.first:
                 raise BackfillError(
-                    f"file {name!r} has {rows[name]} rows for offsets {file.first} to {end - 1}, so that the "
+                    f"file {shown(name)} has {rows[name]} rows for offsets {file.first} to {end - 1}, so that the "
                     "offset of a row is not known: let the sink write it into the record, and name it with "
                     "--columns offset=COLUMN"
                 )
@@ -130,7 +131,8 @@ def check_folders(files: Iterable[str]) -> None:
         folders = {_values(path) for file, path in found if file.last is None}
         if len(several := sorted(folders - {"", f"partition={partition}"})) > 1:
             raise BackfillError(
-                f"files of partition {partition} lie in the folders {several[0]!r} and {several[1]!r}: a sink that "
+                f"files of partition {partition} lie in the folders {shown(several[0])} and {shown(several[1])}: a "
+                f"sink that "
                 "partitions by time or by a field may write several at once, and then the place of a row does not "
                 "say its offset: let the sink write it into the record, and name it with --columns offset=COLUMN"
             )

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from dedup_sdk._kafka.error_text import masked_text, masked_urls
+from dedup_sdk._masking import masked_text, masked_urls, shown, without_secrets
 from dedup_sdk.errors import ConfigurationError, DedupError
-from spark_backfill.client_config import secrets_of, without_secrets
+from spark_backfill.client_config import secrets_of
 from spark_backfill.ending import EndedError, ended_by
 
 _LONGEST = 500
@@ -23,8 +23,8 @@ IN_FULL: Final = "rebuild in full: once without --base, or with --overwrite in p
 
 def _short(value: str) -> str:
     """A value of the archive's, quoted, its beginning only where it is long."""
-    shown = masked_text(value)
-    return repr(shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}...")
+    said = masked_text(value)
+    return shown(said if len(said) <= _SHOWN_CHARS else f"{said[:_SHOWN_CHARS]}...")
 
 
 _NO_DRIVER = (
@@ -117,7 +117,8 @@ def unreadable(place: str, options: Mapping[str, str], error: Exception) -> Back
         return BackfillError(known)
     given = "".join(f", --read-option {name}" for name in options)
     return BackfillError(
-        f"archive {place!r} cannot be opened: Spark said {one_line(error, secrets)!r}; check --source, --format{given}"
+        f"archive {shown(place)} cannot be opened: Spark said {shown(one_line(error, secrets))}; check --source, "
+        f"--format{given}"
     )
 
 
@@ -125,8 +126,8 @@ def _known_cause(text: str) -> str | None:
     """The remedy for a failure of Spark's whose cause is known, by its text; None for any other."""
     for pattern, remedy in _REMEDIES.items():
         if found := re.search(pattern, text, re.DOTALL):
-            shown = {name: _SHOWN.get(name, masked_text)(each) for name, each in found.groupdict().items()}
-            return remedy.format(**shown)
+            said = {name: _SHOWN.get(name, masked_text)(each) for name, each in found.groupdict().items()}
+            return remedy.format(**said)
     return None
 
 

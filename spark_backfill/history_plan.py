@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from dedup_sdk._kafka.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
-from dedup_sdk._kafka.error_text import time_text
+from dedup_sdk._kafka.time_text import time_text
+from dedup_sdk._masking import shown
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._store.protocol import DIGEST_NAME
@@ -396,9 +397,10 @@ def _asked(
 def _no_history(topic: str, group: str | None, skipped: Mapping[int, str]) -> BackfillError:
     reasons = ", ".join(sorted(set(skipped.values())))
     if group is None:
-        return BackfillError(f"nothing of topic {topic!r} can be folded ({reasons}): check --source")
+        return BackfillError(f"nothing of topic {shown(topic)} can be folded ({reasons}): check --source")
     return BackfillError(
-        f"group {group!r} has no history in topic {topic!r} to fold ({reasons}): check --group, or vouch for what "
+        f"group {shown(group)} has no history in topic {shown(topic)} to fold ({reasons}): check --group, or vouch "
+        f"for what "
         "lies before its commits with --assume-processed, or for all of the topic with --whole-topic instead of --group"
     )
 

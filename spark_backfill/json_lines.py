@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.column_map import (
     ALL_OTHERS,
@@ -108,7 +109,9 @@ def _put(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:
     for folder in folders:
         tree = tree.setdefault(folder, {})
         if not isinstance(tree, dict):
-            raise ConfigurationError(f"--columns {'.'.join(path)}: {folder!r} is taken for a column itself")
+            raise ConfigurationError(
+                f"--columns {'.'.join(path)}: {shown(folder)} is taken for a column itself"
+            )
     tree[last] = kind
 
 

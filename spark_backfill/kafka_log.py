@@ -29,6 +29,7 @@ from dedup_sdk._kafka.client import topic_id_of
 from dedup_sdk._kafka.commit_text import unsealed
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 from spark_backfill.errors import BackfillError
 
@@ -102,7 +103,9 @@ class KafkaLog:
             metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
         found = metadata.topics.get(self.topic)
         if found is None or not found.partitions:
-            raise BackfillError(f"topic {self.topic!r} does not exist at {self._bootstrap}: check --topic")
+            raise BackfillError(
+                f"topic {shown(self.topic)} does not exist at {self._bootstrap}: check --topic"
+            )
         self.cluster = cast("str | None", metadata.cluster_id) or ""
         self._numbers = sorted(found.partitions)
         return self._numbers
@@ -153,7 +156,7 @@ class KafkaLog:
     def committed(self, group: str, partitions: Iterable[int]) -> dict[int, Commit]:
         """Return a group's commits, for the partitions that have one."""
         asked = [TopicPartition(self.topic, number) for number in partitions]
-        with self._asking(f"the offsets of group {group!r}"):
+        with self._asking(f"the offsets of group {shown(group)}"):
             answer = self._admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, asked)], require_stable=True, request_timeout=_TIMEOUT_S
             )
@@ -161,7 +164,7 @@ class KafkaLog:
         for each in found.topic_partitions:
             if each.error is not None:
                 raise self._trouble(
-                    f"the offset of group {group!r} in partition {each.partition}", each.error
+                    f"the offset of group {shown(group)} in partition {each.partition}", each.error
                 )
         return {
             each.partition: Commit(each.offset, unsealed(each.metadata, group, self.topic, each.partition))

@@ -14,13 +14,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NoReturn
 
+from dedup_sdk._checks import local_path, scheme_of_url, why_unusable
 from dedup_sdk._core.reach import GRACE
 from dedup_sdk._core.source_keys import source_spec_of
 from dedup_sdk._kafka.client_config import client_settings
-from dedup_sdk._kafka.error_text import masked_settings, masked_text, masked_urls
+from dedup_sdk._masking import (
+    is_url,
+    masked_settings,
+    masked_urls,
+    redacted_url,
+    shown,
+    shown_location,
+)
 from dedup_sdk._store.output_folder import OutputFolder
-from dedup_sdk._store.paths import scheme_of_url, why_unusable
-from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver, shown_location
+from dedup_sdk._store.snapshot_source import require_driver
 from dedup_sdk._strategy import IDLE_DAYS
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk._window import Window
@@ -136,7 +143,7 @@ class Options:
     def sources(self) -> tuple[str, ...]:
         """The sources for a report, without credentials."""
         places = () if self.archive is None else self.archive.places
-        return (*([KAFKA] if self.reads_topic else []), *map(masked_text, places))
+        return (*([KAFKA] if self.reads_topic else []), *map(masked_urls, places))
 
     @property
     def session_settings(self) -> Mapping[str, str]:
@@ -287,10 +294,8 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
     if not given.compact:
         _check_sources(given, archive, reads_topic=reads_topic)
     output = _output(given)
-    if given.report is not None and is_url(given.report):
-        raise ConfigurationError(
-            f"--report {redacted_url(given.report)} is a URL; give a folder that this machine sees"
-        )
+    if given.report is not None:
+        local_path("--report ", given.report, advice="give a folder that this machine sees")
     check_places(given.output, sources=places, report=given.report)
     return Options(
         bootstrap=given.bootstrap or "",
@@ -380,7 +385,7 @@ def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions
         raise ConfigurationError("--source is empty; give a path, a URL, or table:NAME")
     if given.archive_isolation is None:
         raise ConfigurationError(
-            f"does {places[0]!r} have records of aborted transactions? say --archive-isolation "
+            f"does {shown(places[0])} have records of aborted transactions? say --archive-isolation "
             "read_committed if who wrote it read committed records only (or nobody writes transactions to "
             "the topic), else read_uncommitted"
         )
@@ -453,7 +458,7 @@ def _output(given: argparse.Namespace) -> str:
                 f"--output {scheme}:/*** is a URL that lacks a slash: give {scheme}://..."
             )
         if why := why_unusable(output):
-            raise ConfigurationError(f"--output {output!r} {why}: give another folder")
+            raise ConfigurationError(f"--output {shown(output)} {why}: give another folder")
         return absolute(output)
     require_driver(output, "--output ")
     scheme, _, path = redacted_url(output).partition("://")
@@ -475,19 +480,19 @@ def _refuse_others(base: str, id_text: str) -> None:
     """
     if source_spec_of(id_text) is not None:
         raise ConfigurationError(
-            f"base {base!r} is of LastId: what it remembers cannot be added to: rebuild in full with "
+            f"base {shown(base)} is of LastId: what it remembers cannot be added to: rebuild in full with "
             "--id and --order, without --base"
         )
     if spec_in_units(id_text) is not None:
         raise ConfigurationError(
-            f"base {base!r} has marks of units, and nothing can be added to these: rebuild in full with "
+            f"base {shown(base)} has marks of units, and nothing can be added to these: rebuild in full with "
             "--id and --unit, without --base"
         )
     try:
         id_spec(id_text, imports=False)
     except IdSpecError as error:
         raise ConfigurationError(
-            f"base {base!r} cannot say which ID spec to use: {error}, with --id SPEC"
+            f"base {shown(base)} cannot say which ID spec to use: {error}, with --id SPEC"
         ) from None
 
 
@@ -509,7 +514,7 @@ def _expiry_ms(text: str, reach: Window, option: str) -> int:
     found_ms = round(moment.timestamp() * 1_000)
     if found_ms > now_ms:
         raise ConfigurationError(
-            f"--expire-before {text!r} lies in the future: everything would be forgotten; give an earlier time"
+            f"--expire-before {shown(text)} lies in the future: everything would be forgotten; give an earlier time"
         )
     return max(found_ms, 0)
 
@@ -521,7 +526,7 @@ def _age_ms(text: str, reach: Window, option: str) -> int:
         age_ms = None
     if age_ms is None:
         raise ConfigurationError(
-            f"--expire-before {text!r} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or "
+            f"--expire-before {shown(text)} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or "
             "an age such as 30d"
         )
     # A date that is as long ago is not refused: it grows older by itself.

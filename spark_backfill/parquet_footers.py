@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dedup_sdk._masking import shown
 from spark_backfill.errors import BackfillError
 
 _THREADS: Final = 8
@@ -91,7 +92,7 @@ def broken(path: str, why: str) -> BackfillError:
     """Return the error for a file that cannot be read."""
     reason = " ".join(why.split())
     return BackfillError(
-        f"archive file {path!r} cannot be read as Parquet ({reason}): write it again, or move it away if it "
+        f"archive file {shown(path)} cannot be read as Parquet ({reason}): write it again, or move it away if it "
         "is no part of the archive"
     )
 
@@ -99,7 +100,7 @@ def broken(path: str, why: str) -> BackfillError:
 def changed(path: str, what: str) -> BackfillError:
     """Return the error for a file that changed since the archive was looked through."""
     return BackfillError(
-        f"archive file {path!r} {what} since the archive was looked through: run the backfill again when "
+        f"archive file {shown(path)} {what} since the archive was looked through: run the backfill again when "
         "nothing writes there"
     )
 

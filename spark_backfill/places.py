@@ -9,8 +9,7 @@ from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from dedup_sdk._kafka.error_text import masked_text
-from dedup_sdk._store.snapshot_source import is_url
+from dedup_sdk._masking import is_url, shown
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import KAFKA, TABLE, paths_are_elsewhere
 
@@ -43,7 +42,7 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         """As it is written on the command line, without credentials."""
-        return f"{self.option} {masked_text(self.text)!r}"
+        return f"{self.option} {shown(self.text)}"
 
     def parts(self) -> tuple[str, ...]:
         """Return its path, from the store or the root on, links followed."""

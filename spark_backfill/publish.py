@@ -45,6 +45,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from dedup_sdk._masking import is_url, shown
 from dedup_sdk._store.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -55,7 +56,7 @@ from dedup_sdk._store.manifest import (
 )
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
-from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
+from dedup_sdk._store.snapshot_source import REPORT_NAMES
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import KEPT, MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError, ended_by
 from spark_backfill.errors import IN_FULL, BackfillError
@@ -321,13 +322,13 @@ class Output:
         if lacking or (found is None and carried & (_listed_in(self._before) or frozenset())):
             gone = min(lacking or {MANIFEST_NAME})
             raise self._of_no_use(
-                f"output {self._folder.place!r} lacks {gone}, which this run has not written itself: it was removed "
-                "meanwhile; run again without --add and --resume"
+                f"output {shown(self._folder.place)} lacks {gone}, which this run has not written itself: it was "
+                "removed meanwhile; run again without --add and --resume"
             )
 
     def _surpassed(self) -> BackfillError:
         return self._of_no_use(
-            f"output {self._folder.place!r} holds a snapshot that was published since this run began: it stays"
+            f"output {shown(self._folder.place)} holds a snapshot that was published since this run began: it stays"
         )
 
     def _of_no_use(self, message: str) -> BackfillError:
@@ -363,8 +364,8 @@ class Output:
             ]
             if existing is Existing.ADDED_TO and over and self._before is None:
                 raise BackfillError(
-                    f"output {self._folder.place!r} holds {over[0]} and other files, but no manifest.json that lists "
-                    "them: put it back to add to that snapshot, or run without --add to make a new one"
+                    f"output {shown(self._folder.place)} holds {over[0]} and other files, but no manifest.json that "
+                    "lists them: put it back to add to that snapshot, or run without --add to make a new one"
                 )
             self._folder.remove(over)
         for run in sorted(spared - {self.target.run}):

@@ -18,8 +18,7 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
-from dedup_sdk._kafka.error_text import masked_text
-from dedup_sdk._store.snapshot_source import redacted_url
+from dedup_sdk._masking import masked_text, masked_urls, redacted_url, shown
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.client_config import secrets_of
@@ -149,8 +148,8 @@ class SparkFiles:
             if _CANNOT_MERGE in str(error):
                 said = masked_text(one_line(error, secrets_of(self._options.read_options)))
                 raise ConfigurationError(
-                    f"archive {place!r}: a column has several types in its files: put the files of each kind into a "
-                    f"folder of their own, and give each folder with --source ({said})"
+                    f"archive {shown(place)}: a column has several types in its files: put the files of each kind "
+                    f"into a folder of their own, and give each folder with --source ({said})"
                 ) from error
             raise unreadable(place, self._options.read_options, error) from error
         found = KafkaColumns(frame, places, archive=place)
@@ -255,7 +254,7 @@ class SparkFiles:
                 f"version is not known ({masked_text(one_line(error, secrets_of(self._options.read_options)))})"
             )
             return options
-        self.versions = {**self.versions, **{masked_text(place): value for value in version.values()}}
+        self.versions = {**self.versions, **{masked_urls(place): value for value in version.values()}}
         return {**options, **version}
 
     def _is_certain(self) -> Column:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from dedup_sdk._kafka.error_text import time_text
+from dedup_sdk._kafka.time_text import time_text
 from dedup_sdk._marks import Int64s
+from dedup_sdk._masking import shown
 from dedup_sdk._store.paths import MAX_PARTITIONS
 from spark_backfill.errors import BackfillError
 from spark_backfill.range_plan import Archived
@@ -122,7 +123,7 @@ def nothing_of_topic(topic: str, others: Iterable[str]) -> BackfillError:
     """Return the error for an archive that has other topics only."""
     has = ", ".join(sorted(map(repr, others))[:SHOWN_TOPICS]) or "no rows"
     return BackfillError(
-        f"the archive has nothing of topic {topic!r}: it has {has}; check --source and --topic"
+        f"the archive has nothing of topic {shown(topic)}: it has {has}; check --source and --topic"
     )
 
 

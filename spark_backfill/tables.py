@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from dedup_sdk._store.snapshot_source import redacted_url
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.errors import unreadable
@@ -50,7 +50,7 @@ def check_no_table(spark: SparkSession, archive: ArchiveOptions) -> None:
             raise unreadable(place, archive.read_options, error) from error
         if form is not None:
             raise ConfigurationError(
-                f"{redacted_url(place)!r} is a table of the format {form}, and its files alone have what "
+                f"{shown(place)} is a table of the format {form}, and its files alone have what "
                 f"the table has not any more: give --format {form} and, with --packages, what reads it"
             )
 

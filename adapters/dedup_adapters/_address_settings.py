@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dedup_sdk import ConfigurationError, Window
+from dedup_sdk.errors import shown
 
 _LARGEST = 2**31 - 1
 
@@ -34,7 +35,7 @@ class Wildcards:
         """Refuse characters that are not single or not distinct."""
         given: list[object] = [self.delimiter, self.any_words, self.single_word]
         if len({each for each in given if isinstance(each, str) and len(each) == 1}) != len(given):
-            raise ConfigurationError(f"{self!r}: give three different characters, e.g. '.', '#' and '*'")
+            raise ConfigurationError(f"{shown(self)}: give three different characters, e.g. '.', '#' and '*'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,15 @@ def cache_sizes(addresses: Mapping[str, int], wildcards: Wildcards) -> CacheSize
     """
     given: object = addresses  # what callers without a type checker pass
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"addresses={given!r}: give sizes by match, e.g. {{'orders.#': 50_000}}")
+        raise ConfigurationError(
+            f"addresses={shown(given)}: give sizes by match, e.g. {{'orders.#': 50_000}}"
+        )
     for match, size in given.items():
         if not isinstance(match, str) or not match:
             raise ConfigurationError(
-                f"addresses has the match {match!r}: give an address, e.g. orders.eu or orders.#"
+                f"addresses has the match {shown(match)}: give an address, e.g. orders.eu or orders.#"
             )
-        check_size(f"addresses[{match!r}]", size)
+        check_size(f"addresses[{shown(match)}]", size)
     order = sorted(addresses, key=lambda match: _rank(match, wildcards))
     patterns = tuple(_pattern(match, wildcards) for match in order)
     return CacheSizes(tuple((match, addresses[match]) for match in order), wildcards, patterns)
@@ -77,7 +80,7 @@ def check_size(name: str, size: object) -> None:
     """Raise `ConfigurationError` unless this is a valid cache size."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _LARGEST:
         raise ConfigurationError(
-            f"{name}={size!r}: a size is a whole number from 0 to {_LARGEST}, 0 turns detection off"
+            f"{name}={shown(size)}: a size is a whole number from 0 to {_LARGEST}, 0 turns detection off"
         )
 
 
@@ -109,7 +112,7 @@ def _pattern(match: str, wildcards: Wildcards) -> re.Pattern[str]:
         rest = f"(?:{delimiter}.+)?"
     if wildcards.any_words in head:
         raise ConfigurationError(
-            f"match {match!r} has {wildcards.any_words!r} before its end, which no broker accepts; write "
+            f"match {shown(match)} has {shown(wildcards.any_words)} before its end, which no broker accepts; write "
             "e.g. orders.*.eu or orders.#"
         )
     words = f"[^{delimiter}]+".join(map(re.escape, head.split(wildcards.single_word)))

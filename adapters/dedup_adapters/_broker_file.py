@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from dedup_adapters._address_settings import Wildcards, check_size
 from dedup_sdk import ConfigurationError, Lookup
+from dedup_sdk.errors import shown
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -83,7 +84,7 @@ def read_broker_file(path: str | Path, usual_name: str, namespace: str) -> FileS
     given = _namespace(root)
     if given not in ("", namespace):
         raise ConfigurationError(
-            f"{path} has the XML namespace {_shown(given)!r}, not {namespace!r}; give a {usual_name}, or use "
+            f"{path} has the XML namespace {shown(given)}, not {shown(namespace)}; give a {usual_name}, or use "
             "the adapter of the other broker"
         )
     where = str(path)
@@ -118,7 +119,8 @@ def _parsed(path: str | Path, usual_name: str) -> Element:
         with Path(path).open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except (OSError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"{path!r} cannot be read ({error}); give a {usual_name}") from error
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigurationError(f"{shown(path)} cannot be read ({why}); give a {usual_name}") from error
     if len(content) > MOST_BYTES:
         raise ConfigurationError(f"{path} has more than {MOST_BYTES} bytes; give a {usual_name}")
     try:
@@ -145,10 +147,11 @@ def _addresses(core: Element, wildcards: Wildcards, path: str) -> tuple[dict[str
             raise ConfigurationError(f'{path}: an address-setting has no match; write e.g. match="orders.#"')
         if "${" in match:
             raise ConfigurationError(
-                f"{path}: match {_shown(match)!r} has a placeholder, whose value is not in the file; write the address"
+                f"{path}: match {shown(match)} has a placeholder, whose value is not in the file; write the "
+                f"address"
             )
         text, called = _text(setting, _SIZE, path), f"address-setting {_shown(match)}"
-        size = None if text is None else _size(text, f"{path}: {_SIZE} of match {_shown(match)!r}")
+        size = None if text is None else _size(text, f"{path}: {_SIZE} of match {shown(match)}")
         left += _others(setting, called, {_SIZE})
         if literal and match.startswith(literal[0]) and match.endswith(literal[1]):
             match = match[1:-1]
@@ -159,7 +162,7 @@ def _addresses(core: Element, wildcards: Wildcards, path: str) -> tuple[dict[str
                 continue
         if sizes.setdefault(match, size) != size:
             raise ConfigurationError(
-                f"{path}: match {_shown(match)!r} occurs twice, with different sizes or once without one; "
+                f"{path}: match {shown(match)} occurs twice, with different sizes or once without one; "
                 "remove the one that the broker ignores"
             )
     return {match: size for match, size in sizes.items() if size is not None}, left
@@ -169,7 +172,7 @@ def _literal_markers(core: Element, path: str) -> str:
     """Return the two characters that surround a match without wildcards; empty where the file has none."""
     text = _text(core, _LITERAL, path) or ""
     if len(text) not in (0, 2):
-        raise ConfigurationError(f"{path}: {_LITERAL} is {_shown(text)!r}; write two characters, e.g. ()")
+        raise ConfigurationError(f"{path}: {_LITERAL} is {shown(text)}; write two characters, e.g. ()")
     return text
 
 
@@ -212,7 +215,7 @@ def _text(element: Element, name: str, path: str) -> str | None:
 def _size(text: str, where: str) -> int:
     if not re.fullmatch("[0-9]{1,10}", text, re.ASCII):
         raise ConfigurationError(
-            f"{where} is {_shown(text)!r}, not a whole number from 0 on; write the number that the broker "
+            f"{where} is {shown(text)}, not a whole number from 0 on; write the number that the broker "
             "uses, e.g. 20000"
         )
     check_size(where, int(text))
@@ -221,7 +224,7 @@ def _size(text: str, where: str) -> int:
 
 def _flag(text: str, where: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConfigurationError(f"{where} is {_shown(text)!r}; write true or false")
+        raise ConfigurationError(f"{where} is {shown(text)}; write true or false")
     return text.lower() == "true"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from dedup_adapters._address_settings import Wildcards, cache_sizes, check_size, count_window
 from dedup_adapters._broker_file import BrokerSettings, read_broker_file
 from dedup_sdk import ConfigurationError, IdSpec, Lookup, Unit, Windows
+from dedup_sdk.errors import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ def lookup(
     check_size("id_cache_size", id_cache_size)
     given: object = persist_id_cache  # what callers without a type checker pass
     if not isinstance(given, bool):
-        raise ConfigurationError(f"persist_id_cache={given!r}: give True or False")
+        raise ConfigurationError(f"persist_id_cache={shown(given)}: give True or False")
     characters: object = Wildcards() if wildcards is None else wildcards
     if not isinstance(characters, Wildcards):
         raise ConfigurationError(
-            f"wildcards={characters!r}: give Wildcards(delimiter='/', ...) of dedup_adapters.artemis"
+            f"wildcards={shown(characters)}: give Wildcards(delimiter='/', ...) of dedup_adapters.artemis"
         )
     sizes = cache_sizes(addresses, characters)
     windows = Windows(default=count_window(id_cache_size), topics=sizes)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dedup_sdk import IdSpec, header
+from dedup_sdk.errors import shown
 from dedup_sdk.orders import Order, SortKey
 
 REPLICATION_GROUP_MESSAGE_ID: Final = "solace_replicationGroupMessageId"
@@ -32,7 +33,6 @@ SENDER_ID: Final = "solace_senderId"
 _TEXT = re.compile("rmid1:([0-9A-Fa-f]{5})-([0-9A-Fa-f]{11})-([0-9A-Fa-f]{8})-([0-9A-Fa-f]{8})")
 _TEXT_LENGTH = 41
 _BITS = 64
-_MOST_SHOWN = 60
 
 
 class InvalidReplicationGroupMessageId(ValueError):  # noqa: N818 - the vendor's word; every language calls it so
@@ -61,7 +61,7 @@ class ReplicationGroupMessageId:
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**_BITS:
                 message = (
-                    f"{name}={value!r} is not an unsigned number of {_BITS} bits; read an ID with "
+                    f"{name}={shown(value)} is not an unsigned number of {_BITS} bits; read an ID with "
                     "ReplicationGroupMessageId.parse(text)"
                 )
                 raise InvalidReplicationGroupMessageId(message)
@@ -76,13 +76,8 @@ class ReplicationGroupMessageId:
         given: object = text
         found = _TEXT.fullmatch(given) if isinstance(given, str) and len(given) == _TEXT_LENGTH else None
         if found is None:
-            shown = (
-                repr(given[:_MOST_SHOWN]) + "…" * (len(given) > _MOST_SHOWN)
-                if isinstance(given, str)
-                else repr(type(given).__name__)
-            )
             message = (
-                f"{shown} is not a replication group message ID; give e.g. "
+                f"{shown(given)} is not a replication group message ID; give e.g. "
                 "rmid1:3b202-25d86a922c7-00000000-000001f2"
             )
             raise InvalidReplicationGroupMessageId(message)

@@ -54,6 +54,7 @@ from sqlalchemy.schema import CreateTable
 
 from dedup_adapters.sql._tables import DIALECTS
 from dedup_sdk import ConfigurationError
+from dedup_sdk.errors import shown
 from dedup_sdk.producer import (
     OutboxError,
     OutboxFullError,
@@ -95,7 +96,7 @@ class SqlOutbox:
             )
         given: object = table  # what callers without a type checker pass
         if not isinstance(given, str) or not given:
-            raise ConfigurationError(f"table={table!r}: give a table's name, e.g. 'dedup_outbox'")
+            raise ConfigurationError(f"table={shown(table)}: give a table's name, e.g. 'dedup_outbox'")
         self._engine, self._keys = engine, keys or ProducerKeys()
         self.table = _table(table)
         self._lock: _Lock | None = None

@@ -20,7 +20,7 @@ from dedup_sdk._cli.snapshots import snapshots_app
 from dedup_sdk._cli.stores import dump, lookup, restore, snapshot, stats
 from dedup_sdk._cli.version import version_line
 from dedup_sdk._cli.window_check import window_check
-from dedup_sdk._kafka.error_text import masked_settings, masked_urls
+from dedup_sdk._masking import masked_settings, masked_url, masked_urls
 from dedup_sdk.errors import ConfigurationError, DedupError
 
 if TYPE_CHECKING:
@@ -106,16 +106,16 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _reader_gone()
     except (typer.TyperException, DedupError, OSError) as error:
-        return _explain(error)
+        return _explain(error, arguments)
     return _fail("interrupted", INTERRUPTED) if status == INTERRUPTED else status or 0
 
 
-def _explain(error: typer.TyperException | DedupError | OSError) -> int:
+def _explain(error: typer.TyperException | DedupError | OSError, arguments: Sequence[str]) -> int:
     if isinstance(error, OSError):
         named = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{named}{error.strerror or error}", FAILED)
+        return _fail(f"{named}{error.strerror or error}", FAILED, arguments)
     if isinstance(error, DedupError):
-        return _fail(str(error), WRONG_USAGE if isinstance(error, ConfigurationError) else FAILED)
+        return _fail(str(error), WRONG_USAGE if isinstance(error, ConfigurationError) else FAILED, arguments)
     message = getattr(error, "format_message", error.__str__)()
     if not message:
         # Without a command the help has been printed already.
@@ -125,11 +125,15 @@ def _explain(error: typer.TyperException | DedupError | OSError) -> int:
     if "unexpected extra argument" in message:
         # It may be a setting of a client.
         message = masked_settings(message)
-    return _fail(f"{message.rstrip('.')}; see {command} --help", WRONG_USAGE)
+    return _fail(f"{message.rstrip('.')}; see {command} --help", WRONG_USAGE, arguments)
 
 
-def _fail(message: str, status: int) -> int:
-    # A URL of yours may be in the text of a library.
+def _fail(message: str, status: int, arguments: Sequence[str] = ()) -> int:
+    # A URL of yours may be in the text of a library; that of an argument is known as a whole, also one with blanks.
+    for argument in sorted(arguments, key=len, reverse=True):
+        value = argument.partition("=")[2] if argument.startswith("-") and "=" in argument else argument
+        if masked_url(value) != value:
+            message = message.replace(value, masked_url(value))
     typer.echo(f"dedup: {printable(masked_urls(' '.join(message.split())))}", err=True)
     return status
 

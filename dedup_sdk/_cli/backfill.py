@@ -18,10 +18,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from dedup_sdk._checks import local_path
 from dedup_sdk._cli.console import printable, tell
 from dedup_sdk._cli.options import Json, Quiet
 from dedup_sdk._cli.plain_help import printed_plainly
-from dedup_sdk._store.snapshot_source import is_url, redacted_url
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.report import summary
 
@@ -239,10 +239,7 @@ def report(
     from spark_backfill.report_page.page import write_page
 
     for place in (source, output):
-        if is_url(place):
-            raise ConfigurationError(
-                f"{redacted_url(place)} is a URL; give a folder here, and copy what is at a URL to one before"
-            )
+        local_path("", place, advice="give a folder, and copy what is at a URL to one before")
     page = write_page(read_document(Path(source)), Path(output))
     if not quiet:
         typer.echo(printable(f"{page}: open it in a browser"), err=True)

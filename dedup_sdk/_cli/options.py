@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dedup_sdk._kafka.client_config import CLIENT_CONFIG_HELP, client_settings
+from dedup_sdk._masking import shown
 from dedup_sdk._store.paths import PartitionFolder, list_partitions
 from dedup_sdk._store.rate_limit import RateLimit, parse_rate
 from dedup_sdk.errors import ConfigurationError, StoreError
@@ -83,8 +84,8 @@ def stored_partitions(
         present = sorted({getattr(each, name) for each in found})
         found = [each for each in found if value is None or getattr(each, name) == value]
         if not found:
-            shown = ", ".join(str(each) for each in present)
-            raise StoreError(f"{store} holds nothing of {name} {value!r}: it has {shown}")
+            there = ", ".join(str(each) for each in present)
+            raise StoreError(f"{store} holds nothing of {name} {shown(value)}: it has {there}")
     return found
 
 

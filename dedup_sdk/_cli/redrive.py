@@ -10,6 +10,7 @@ import typer
 
 from dedup_sdk._cli.console import printable
 from dedup_sdk._cli.options import Bootstrap, ClientConfig, Execute, Json, Quiet, cluster_client
+from dedup_sdk._masking import shown
 from dedup_sdk._runner.redrive import Redrive, Redriven, redrive_group
 
 _REPORT_S = 2.0
@@ -76,7 +77,7 @@ def redrive(
     for topic, count in sorted(done.stranded.items()):
         name = topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}..."
         line = (
-            f"redrive: {count:,} dead letters of topic {name!r}, which the broker does not have, were left: "
+            f"redrive: {count:,} dead letters of topic {shown(name)}, which the broker does not have, were left: "
             "create it, or give --to, and add --again"
         )
         typer.echo(printable(line), err=True)

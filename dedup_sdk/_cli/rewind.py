@@ -11,6 +11,7 @@ from rich.table import Table
 from dedup_sdk._cli.console import print_table, printable
 from dedup_sdk._cli.options import Bootstrap, ClientConfig, Execute, Json, Quiet, Topic, cluster_client
 from dedup_sdk._kafka.rewind import Move, Rewind, Target
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
 OfGroup = Annotated[str, typer.Option("--group", help="The consumer group.", show_default=False)]
@@ -100,7 +101,7 @@ def _moment(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"--to-datetime {text!r} is not a time in ISO 8601; give e.g. 2026-03-01T06:00+01:00"
+            f"--to-datetime {shown(text)} is not a time in ISO 8601; give e.g. 2026-03-01T06:00+01:00"
         ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from dedup_sdk._store.snapshot_source import redacted_url
+from dedup_sdk._masking import redacted_url
 from dedup_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import numpy as np
 import typer
 
+from dedup_sdk._checks import why_unusable
 from dedup_sdk._cli.console import tell
 from dedup_sdk._cli.options import Json, Quiet
 from dedup_sdk._cli.shared_servers import OpenServer, SharedServer
@@ -28,9 +29,9 @@ from dedup_sdk._cli.snapshots import SnapshotPlace, only_one
 from dedup_sdk._core.reach import GRACE
 from dedup_sdk._core.source_keys import source_spec_of
 from dedup_sdk._marks import Int64s, Marks, cut_digests
+from dedup_sdk._masking import shown
 from dedup_sdk._rule_fingerprint import known_cluster
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
-from dedup_sdk._store.paths import why_unusable
 from dedup_sdk._store.snapshot import read_files, read_source
 from dedup_sdk._store.snapshot_source import Source, in_parallel
 from dedup_sdk._units.keys import spec_in_units
@@ -331,7 +332,7 @@ def load(
         if value == "" and option in {"--cluster", "--origin", "--group"}:
             raise ConfigurationError(f"{option} is empty; give a value, or leave it out")
         if value and (why := why_unusable(value)):
-            raise ConfigurationError(f"{option} {value!r} {why}; give the text that the consumers have")
+            raise ConfigurationError(f"{option} {shown(value)} {why}; give the text that the consumers have")
     say: Callable[[str], None] = (lambda _line: None) if quiet else tell
     # Whatever is wrong with the URL is told before anything is read.
     server = SharedServer(url=url, keys=keys, buckets=buckets, table=table, schema=schema).connect()
@@ -342,7 +343,7 @@ def load(
         if made := server.prepare():
             say(made)
         marks = load_snapshot(source, server, at, say)
-    say(f"{marks:,} IDs of group {at.group!r} are in the shared store at {server.shown}")
+    say(f"{marks:,} IDs of group {shown(at.group)} are in the shared store at {server.shown}")
     if json_output:
         typer.echo(json.dumps({"marks": marks, "store": server.shown}))
 
@@ -356,5 +357,7 @@ def _owner(source: Source, group: str | None) -> str:
             "group has handled it"
         )
     if group is not None and own is not None and group != own:
-        raise ConfigurationError(f"{source.place} is of group {own!r}, not of {group!r}: leave --group out")
+        raise ConfigurationError(
+            f"{source.place} is of group {shown(own)}, not of {shown(group)}: leave --group out"
+        )
     return group or own or ""

@@ -14,7 +14,8 @@ from rich.table import Table
 from dedup_sdk._cli.console import print_table, printable, tell
 from dedup_sdk._cli.options import Json, Quiet, RateLimitText, rate_limit
 from dedup_sdk._cli.plain_help import Command, Group
-from dedup_sdk._kafka.error_text import time_text, utc_time
+from dedup_sdk._kafka.time_text import time_text, utc_time
+from dedup_sdk._masking import shown, shown_location
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import (
@@ -22,7 +23,6 @@ from dedup_sdk._store.snapshot_source import (
     newest_first,
     removable_snapshots,
     remove_snapshot,
-    shown_location,
     snapshot_locations,
     snapshots_of_one_group,
 )
@@ -251,10 +251,10 @@ def diff(
             )
         )
     if not quiet:
-        shown = f", {limit - left} shown" if differences > limit - left else ""
+        told = f", {limit - left} shown" if differences > limit - left else ""
         tell(
             f"{totals['same']:,} IDs are the same, {totals['only_in_a']:,} only in A, "
-            f"{totals['only_in_b']:,} only in B, {totals['different']:,} differ{shown}"
+            f"{totals['only_in_b']:,} only in B, {totals['different']:,} differ{told}"
         )
     if differences:
         raise typer.Exit(1)
@@ -342,7 +342,7 @@ def prune(
         span_ms = Window.parse(older_than).time_ms
         if span_ms is None:
             raise ConfigurationError(
-                f"--older-than {older_than!r} is not a length of time; give e.g. 30d or 12h"
+                f"--older-than {shown(older_than)} is not a length of time; give e.g. 30d or 12h"
             )
         before_ms = time.time_ns() // 1_000_000 - span_ms
     found, errors = found_in(place)

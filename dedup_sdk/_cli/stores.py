@@ -28,7 +28,8 @@ from dedup_sdk._cli.options import (
 )
 from dedup_sdk._core.seen_bytes import decode_seen
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, source_spec_of
-from dedup_sdk._kafka.error_text import time_text, utc_time
+from dedup_sdk._kafka.time_text import time_text, utc_time
+from dedup_sdk._masking import shown
 from dedup_sdk._store.backup import restore_snapshot, snapshot_store
 from dedup_sdk._store.paths import PartitionFolder
 from dedup_sdk._store.read_only import read_partition
@@ -117,7 +118,7 @@ def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
     names = part_names(spec)
     if len(names) != len(texts):
         raise IdSpecError(
-            f"{len(texts)} parts were given, and an ID of {spec!r} has {len(names)}: give {' '.join(names)}"
+            f"{len(texts)} parts were given, and an ID of {shown(spec)} has {len(names)}: give {' '.join(names)}"
         )
     choices = [_candidate_bytes(name, text) for name, text in zip(names, texts, strict=True)]
     return [digest_parts(parts) for parts in product(*choices)]
@@ -191,7 +192,7 @@ def lookup(
                 f"{printable(topic)}[{each['partition']}] {where}, {_sighting_time(each['timestamp_ms'])}{last}"
             )
     if not seen:
-        unseen = printable(f"{topic} has seen no {' '.join(texts)!r} that is still remembered")
+        unseen = printable(f"{topic} has seen no {shown(' '.join(texts))} that is still remembered")
         typer.echo(f"dedup: {unseen}", err=True)
         raise typer.Exit(1)
 

@@ -52,6 +52,7 @@ from dedup_sdk._core.seen_bytes import (
     framed,
     unframed,
 )
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.orders import Comparison, Order, PartialOrder, SortKey
 from dedup_sdk.orders._sort_key import ONLY_ORIGIN
@@ -517,7 +518,7 @@ def begin(order: Order, depth: int, candidate: Candidate, *, knows_all: bool) ->
         return SparseSeen(depth, place.origin, [framed(id_bytes)], [place.rank], known=known, forgot=forgot)
     if isinstance(order, PartialOrder):
         return PartialSeen(depth, order, id_bytes, {id_bytes: None}, known=known, forgot=forgot)
-    raise ValueError(f"{id_bytes[:80]!r} has no place in the order {order.name}")
+    raise ValueError(f"{shown(id_bytes[:80])} has no place in the order {order.name}")
 
 
 def restore(order: Order, depth: int, record: bytes) -> Seen:
@@ -555,6 +556,6 @@ def _place(order: Order, id_bytes: bytes) -> SortKey:
 
 def _of_another_order(order: Order, id_bytes: bytes) -> StoreCorruptError:
     return StoreCorruptError(
-        f"a source remembers {id_bytes[:80]!r}, which is none of the order {order.name}; rebuild the store, or use "
-        "the order it was made with"
+        f"a source remembers {shown(id_bytes[:80])}, which is none of the order {order.name}; rebuild the store, or "
+        "use the order it was made with"
     )

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka import Producer
 
 from dedup_sdk._demo import DemoError
+from dedup_sdk._masking import error_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -76,7 +77,9 @@ def read_flights(limit: int | None = None, archive: Path | None = None) -> Itera
         ):
             yield from map(_flight, islice(csv.DictReader(text), limit))
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise DemoError(f"{path} holds no readable flights ({error!r}): {_WAY_OUT} again") from None
+        raise DemoError(
+            f"{path} holds no readable flights ({error_shown(error)}): {_WAY_OUT} again"
+        ) from None
 
 
 def _installed_archive() -> Path:

@@ -22,6 +22,7 @@ from dedup_sdk._engine.partition import Partition
 from dedup_sdk._engine.prefetch import columns_of, looked_up
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import Coverage, Find, Int64s
+from dedup_sdk._masking import shown
 from dedup_sdk._observe import Counters, Observer, PartitionEvent
 from dedup_sdk._record import Record, Settled, Verdict
 from dedup_sdk._store.ephemeral import EphemeralStore
@@ -607,11 +608,13 @@ def _refuse_unusable(
     """Raise `ConfigurationError` for what is no setting of an engine."""
     if not isinstance(getattr(strategy, "id", None), IdSpec):
         raise ConfigurationError(
-            f"strategy={strategy!r}: give e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
+            f"strategy={shown(strategy)}: give e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
         )
     if store is not None and (isinstance(store, type) or not is_key_store(store)):
-        raise ConfigurationError(f"store={store!r}: give a key store, e.g. RocksStore('var/dedup')")
+        raise ConfigurationError(f"store={shown(store)}: give a key store, e.g. RocksStore('var/dedup')")
     if not callable(clock):
-        raise ConfigurationError(f"clock={clock!r}: give a function that returns seconds, e.g. time.time")
+        raise ConfigurationError(
+            f"clock={shown(clock)}: give a function that returns seconds, e.g. time.time"
+        )
     for name, value in (("cluster", cluster), ("group", group), ("isolation", isolation)):
         text(name, value)

@@ -41,6 +41,7 @@ from dedup_sdk._core.state import PartitionState
 from dedup_sdk._engine.gates import Gate
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Marks, Progress, join_marks
+from dedup_sdk._masking import shown
 from dedup_sdk._observe import Counters, Observer, VerdictEvent
 from dedup_sdk._record import VerdictKind
 from dedup_sdk._store.protocol import Loaded, PartitionStore
@@ -1011,7 +1012,7 @@ class Writer:
             self._where,
             "the IDs accepted since then"
             if window_ms is None
-            else f"{length_text(window_ms, most_units=2)} (window={str(self.window)!r})",
+            else f"{length_text(window_ms, most_units=2)} (window={shown(str(self.window))})",
         )
         return True
 

@@ -8,6 +8,7 @@ from operator import attrgetter, index
 import numpy as np
 
 from dedup_sdk._marks import Find, Found, Int64s, cut_digests
+from dedup_sdk._masking import shown
 from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError
 
@@ -43,8 +44,8 @@ def _number(record: Record, name: str, least: int, most: int) -> int:
         number = None
     if number is None or not least <= number <= most:
         raise ConfigurationError(
-            f"{record.topic}[{record.partition}]@{record.offset}: {name}={value!r} is no whole number from {least} to "
-            f"{most}; give the record's own, as Kafka has it"
+            f"{record.topic}[{record.partition}]@{record.offset}: {name}={shown(value)} is no whole number from "
+            f"{least} to {most}; give the record's own, as Kafka has it"
         )
     return number
 

@@ -31,6 +31,7 @@ from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commit_text import sealed, unsealed
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import RecoveryError
 
 logger = logging.getLogger("dedup_sdk")
@@ -427,5 +428,5 @@ class Client:
                 # A broker that does not know a new topic yet gives the second error.
                 raise
             raise RecoveryError(
-                f"topic {topic!r} cannot be described: {error}; does it exist, and may the group read it?"
+                f"topic {shown(topic)} cannot be described: {error}; does it exist, and may the group read it?"
             ) from error

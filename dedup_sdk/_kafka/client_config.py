@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._kafka.properties_file import read_properties
+from dedup_sdk._masking import masked_text, shown
 from dedup_sdk.errors import ConfigurationError
 
 CLIENT_CONFIG_HELP: Final = (
@@ -50,14 +50,14 @@ def _of_file(option: str, text: str) -> dict[str, str]:
     if not text.strip():
         raise ConfigurationError(f"{option} is empty; give e.g. security.protocol=SSL, or a properties file")
     key, equals, _ = text.partition("=")
-    shown = f"{masked_text(key)}=***" if equals else masked_text(text)
+    said = f"{masked_text(key)}=***" if equals else masked_text(text)
     path = Path(text)
     if equals and "\0" not in text and not path.is_file():
         raise ConfigurationError(
-            f"{option} {shown} is not a file, and its key is not one of a setting; give e.g. security.protocol=SSL, "
+            f"{option} {said} is not a file, and its key is not one of a setting; give e.g. security.protocol=SSL, "
             "or a properties file"
         )
-    return read_properties(path, option=f"{option} {shown}")
+    return read_properties(path, option=f"{option} {said}")
 
 
 def _filled_in(option: str, key: str, value: str) -> str:
@@ -66,7 +66,8 @@ def _filled_in(option: str, key: str, value: str) -> str:
             return os.environ[found[1]]
         except KeyError:
             raise ConfigurationError(
-                f"{option} {key}: the environment variable {found[1]!r} is not set; set it, or give the value in a file"
+                f"{option} {key}: the environment variable {shown(found[1])} is not set; set it, or give the value "
+                f"in a file"
             ) from None
 
     return _VARIABLE.sub(variable, value)

@@ -29,6 +29,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.settings import Membership
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) ->
     try:
         for each in signals:
             if not isinstance(each, int):
-                raise ConfigurationError(f"stop_on_signals({each!r}): give signals, e.g. signal.SIGTERM")
+                raise ConfigurationError(f"stop_on_signals({shown(each)}): give signals, e.g. signal.SIGTERM")
             former[each] = signal.getsignal(each)
             try:
                 signal.signal(each, stop_in_order)

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk._checks import choice, seconds, shown
+from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assignment import status_of
@@ -55,6 +55,7 @@ from dedup_sdk._kafka.settings import (
     refuse_unknown,
     unknown_settings_explained,
 )
+from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._observe import Counters, Observer, PartitionStatus
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
@@ -602,7 +603,7 @@ class DedupConsumer(Consumer):
         """
         given: object = topics  # what callers without a type checker pass
         if not isinstance(given, list):
-            listed = f"[{given!r}]" if isinstance(given, str) else "['orders']"
+            listed = f"[{shown(given)}]" if isinstance(given, str) else "['orders']"
             raise TypeError(f"topics={shown(given)}: give a list of topics, e.g. subscribe({listed})")
         for each in given:
             # The client ends the whole process for some of these.
@@ -788,7 +789,7 @@ class DedupConsumer(Consumer):
 
     @property
     def _dropped(self) -> str:
-        return f"a DedupConsumer of group {self._settings.group!r} was dropped without close()"
+        return f"a DedupConsumer of group {shown(self._settings.group)} was dropped without close()"
 
     def _begin_to_close(self) -> None:
         # Not a daemon: the interpreter must wait for it at exit.
@@ -826,7 +827,7 @@ class DedupConsumer(Consumer):
         try:
             self.close()
         except Exception:
-            logger.exception("closing failed too, after %r", error)
+            logger.exception("closing failed too, after %s", error_shown(error))
 
 
 def _partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:

@@ -32,6 +32,8 @@ from threading import Condition, RLock, get_ident
 from types import FrameType
 from typing import Any, Final
 
+from dedup_sdk._masking import error_shown
+
 logger = logging.getLogger("dedup_sdk")
 
 _LONGEST_WAIT_S = 5.0
@@ -265,7 +267,9 @@ class CallbackErrors:
             self.kept = error
         else:
             logger.warning(
-                "another error came before the first one was raised; only logged: %r", error, exc_info=error
+                "another error came before the first one was raised; only logged: %s",
+                error_shown(error),
+                exc_info=error,
             )
 
     def around(self, config: Mapping[str, Any]) -> dict[str, Any]:

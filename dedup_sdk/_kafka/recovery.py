@@ -58,6 +58,7 @@ from dedup_sdk._kafka.log_check import ask_same_until, check_witness, start_in_t
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._marks import Progress
+from dedup_sdk._masking import is_url, shown, shown_location
 from dedup_sdk._observe import EventName, Hindrance, PartitionEvent
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, fitting_partition
 from dedup_sdk._store.protocol import Identity
@@ -66,9 +67,7 @@ from dedup_sdk._store.snapshot_source import (
     Source,
     fetched,
     find_snapshots,
-    is_url,
     scratch,
-    shown_location,
     snapshot_locations,
     why_unreadable,
 )
@@ -178,7 +177,7 @@ class Recovery:
         """Raise `ConfigurationError` for a snapshot that partitions of a strategy would never install."""
         if self.snapshot and isinstance(strategy, Lookup) and not strategy.persist:
             raise ConfigurationError(
-                f"Recovery(...): snapshot={', '.join(map(shown_location, self.snapshot))!r} would never be "
+                f"Recovery(...): snapshot={shown(', '.join(map(shown_location, self.snapshot)))} would never be "
                 "installed: with persist=False a partition begins without IDs; leave snapshot out, or choose "
                 "persist=True"
             )
@@ -1187,7 +1186,7 @@ class RecoveryLoop:
                 "%s[%d]: recovery is repeated later: %s", assigned.topic, assigned.partition, error
             )
         elif isinstance(error, KafkaException) and _is_unknown_topic(error):
-            event = f"topic {assigned.topic!r} is unknown to the broker: {error}"
+            event = f"topic {shown(assigned.topic)} is unknown to the broker: {error}"
             self._callback_errors.keep(RecoveryError(f"{event}; does it exist, and may the group read it?"))
         else:
             self._callback_errors.keep(error)

@@ -19,6 +19,7 @@ from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.commit_text import CommitMetadata, new_era, parse_metadata, sealed, unsealed
 from dedup_sdk._kafka.settings import ASK_S, refuse_unwritable
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 
 
@@ -110,12 +111,12 @@ class Rewind:
         try:
             there = self._consumer.list_topics(timeout=ASK_S).topics.get(self._topic)
             if there is None or there.error is not None:
-                raise RecoveryError(f"topic {self._topic!r} is unknown to the broker; check --topic")
+                raise RecoveryError(f"topic {shown(self._topic)} is unknown to the broker; check --topic")
             wanted = sorted(set(partitions)) or sorted(there.partitions)
             if unknown := [number for number in wanted if number not in there.partitions]:
                 raise RecoveryError(
-                    f"topic {self._topic!r} has no partition {unknown[0]}, but {len(there.partitions)} partitions; "
-                    "check --partition"
+                    f"topic {shown(self._topic)} has no partition {unknown[0]}, but {len(there.partitions)} "
+                    "partitions; check --partition"
                 )
             asked = [TopicPartition(self._topic, number) for number in wanted]
             stands = {tp.partition: tp for tp in self._consumer.committed(asked, timeout=ASK_S)}
@@ -166,7 +167,7 @@ class Rewind:
             return answer.offset if answer.offset >= 0 else end
         if committed is None:
             raise RecoveryError(
-                f"{self._topic}[{partition}]: group {self._group!r} has no committed offset, which --by needs; "
+                f"{self._topic}[{partition}]: group {shown(self._group)} has no committed offset, which --by needs; "
                 "use --to-offset"
             )
         return committed + (target.by or 0)
@@ -185,12 +186,12 @@ class Rewind:
             ].result()
         except KafkaException as error:
             raise RecoveryError(
-                f"group {self._group!r} cannot be described: {text_of(error)}; check access rights"
+                f"group {shown(self._group)} cannot be described: {text_of(error)}; check access rights"
             ) from None
         if described.members:
             raise RecoveryError(
-                f"group {self._group!r} has {len(described.members)} members, which would overwrite the new offsets; "
-                "stop them first"
+                f"group {shown(self._group)} has {len(described.members)} members, which would overwrite the new "
+                "offsets; stop them first"
             )
 
     def commit(self, moves: Iterable[Move]) -> int:
@@ -214,7 +215,7 @@ class Rewind:
             answers = self._consumer.commit(offsets=due, asynchronous=False)
         except KafkaException as error:
             raise RecoveryError(
-                f"group {self._group!r}: the offsets were not set: {text_of(error)}; fix the "
+                f"group {shown(self._group)}: the offsets were not set: {text_of(error)}; fix the "
                 "cause, stop the group's members, and run it again"
             ) from None
         failed = [answer for answer in answers if answer.error is not None]

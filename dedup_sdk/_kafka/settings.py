@@ -23,7 +23,8 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._checks import seconds, shown
+from dedup_sdk._checks import seconds
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
 Reset = Literal["earliest", "latest", "error"]
@@ -123,7 +124,7 @@ def _flag(config: Mapping[str, Any], name: str) -> bool | None:
         return None
     text = str(value).lower()
     if text not in ("true", "false", "1", "0"):
-        raise ConfigurationError(f"{name}={value!r}: give true or false")
+        raise ConfigurationError(f"{name}={shown(value)}: give true or false")
     return text in ("true", "1")
 
 
@@ -134,7 +135,7 @@ def _milliseconds(config: Mapping[str, Any], name: str, default: int) -> float:
     except (TypeError, ValueError, OverflowError):
         milliseconds = math.nan
     if not math.isfinite(milliseconds):
-        raise ConfigurationError(f"{name}={value!r}: give a number of milliseconds, e.g. {default}")
+        raise ConfigurationError(f"{name}={shown(value)}: give a number of milliseconds, e.g. {default}")
     return milliseconds
 
 
@@ -145,14 +146,14 @@ def refuse_unwritable(config: Mapping[Any, Any]) -> None:
     """
     for name, value in config.items():
         if isinstance(name, str) and not _is_writable(name):
-            raise ConfigurationError(f"the setting name {name!r} is not valid UTF-8; write it again")
+            raise ConfigurationError(f"the setting name {shown(name)} is not valid UTF-8; write it again")
         if isinstance(value, str) and not _is_writable(value):
             # Without the value: it may be a password.
             raise ConfigurationError(f"{name}: its value is not valid UTF-8; write it again")
     group = str(config["group.id"])
     if not group.strip() or "\0" in group:
         raise ConfigurationError(
-            f"group.id={group!r} is not valid; give a name that is not blank and has no NUL"
+            f"group.id={shown(group)} is not valid; give a name that is not blank and has no NUL"
         )
 
 
@@ -193,7 +194,7 @@ def refuse_unknown(arguments: Collection[str], ours: Collection[str], elsewhere:
 
 def dotted_advice(name: str) -> str:
     """Return the next step for a client's setting whose name has underscores."""
-    return f"client settings have dots; put {name.replace('_', '.')!r} into the configuration"
+    return f"client settings have dots; put {shown(name.replace('_', '.'))} into the configuration"
 
 
 def refuse_no_broker(client: Mapping[str, Any]) -> None:
@@ -277,13 +278,13 @@ def client_settings(
     reset = _RESETS.get(str(client.get("auto.offset.reset", "latest")))
     if reset is None:
         raise ConfigurationError(
-            f"auto.offset.reset={client['auto.offset.reset']!r}: choose earliest, latest or error"
+            f"auto.offset.reset={shown(client['auto.offset.reset'])}: choose earliest, latest or error"
         )
     strategy = str(client.get("partition.assignment.strategy", ""))
     on_commit = client.pop("on_commit", None)
     if on_commit is not None and not callable(on_commit):
         raise ConfigurationError(
-            f"on_commit={on_commit!r} is not callable: give a function (error, partitions)"
+            f"on_commit={shown(on_commit)} is not callable: give a function (error, partitions)"
         )
     client |= {"enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}
     client.setdefault("fetch.queue.backoff.ms", 1)

@@ -19,6 +19,7 @@ from dedup_sdk._kafka.assignment import Assigned
 from dedup_sdk._kafka.client import Client, PendingRequest
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, refuse_unwritable
+from dedup_sdk._masking import shown
 from dedup_sdk._observe import EventName, PartitionEvent
 from dedup_sdk._window import length_text
 from dedup_sdk.errors import ConfigurationError, RecoveryError
@@ -142,11 +143,12 @@ class WindowQuestion:
             entries = asked.result()
         except KafkaException as error:
             raise RecoveryError(
-                f"the settings of topic {self._topic!r} cannot be read: {text_of(error)}; check --topic and --bootstrap"
+                f"the settings of topic {shown(self._topic)} cannot be read: {text_of(error)}; check --topic and "
+                f"--bootstrap"
             ) from None
         except ValueError:
             raise ConfigurationError(
-                f"{self._topic!r} is not a topic's name; give --topic the name of one"
+                f"{shown(self._topic)} is not a topic's name; give --topic the name of one"
             ) from None
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 

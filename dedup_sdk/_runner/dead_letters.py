@@ -25,10 +25,10 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk._kafka.error_text import error_text
 from dedup_sdk._kafka.fields import as_record
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, admin_settings
 from dedup_sdk._marks import DIGEST_BYTES
+from dedup_sdk._masking import error_text, shown
 from dedup_sdk.errors import DeadLetterError
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 
@@ -143,14 +143,14 @@ class DeadLetterProducer:
                 found = self._producer.list_topics(self.topic, timeout=ASK_S).topics[self.topic]
             except KafkaException as error:
                 raise DeadLetterError(
-                    f"dead-letter topic {self.topic!r}: no metadata ({error}); check bootstrap.servers and access "
+                    f"dead-letter topic {shown(self.topic)}: no metadata ({error}); check bootstrap.servers and access "
                     "rights"
                 ) from error
             if found.error is None and found.partitions:
                 return
             if time.monotonic() > until:
                 raise DeadLetterError(
-                    f"dead-letter topic {self.topic!r} does not exist ({found.error}); create it, or name another "
+                    f"dead-letter topic {shown(self.topic)} does not exist ({found.error}); create it, or name another "
                     "one in run(dead_letters=...)"
                 )
             time.sleep(_PAUSE_S)

@@ -20,6 +20,7 @@ from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.fields import as_record
 from dedup_sdk._kafka.settings import ASK_S, refuse_unwritable
+from dedup_sdk._masking import shown
 from dedup_sdk._runner.dead_letters import DeadLetter, Headers
 from dedup_sdk._runner.settings import is_topic
 from dedup_sdk.errors import ConfigurationError, DeadLetterError
@@ -77,7 +78,8 @@ class Redrive:
     ) -> None:
         if target == source:
             raise ConfigurationError(
-                f"--to {target!r} is the same as --from: the dead letters would be read again for ever; leave --to out"
+                f"--to {shown(target)} is the same as --from: the dead letters would be read again for ever; leave "
+                f"--to out"
             )
         self._source, self._target = source, target
         self._config: dict[str, Any] = {"log_level": 0, **(client or {}), "bootstrap.servers": bootstrap}
@@ -184,9 +186,9 @@ class Redrive:
         """Return the offsets ``[begin, end)`` to read, by partition."""
         count = self._count(self._source)
         if count is None:
-            raise DeadLetterError(f"topic {self._source!r} is unknown to the broker; check --from")
+            raise DeadLetterError(f"topic {shown(self._source)} is unknown to the broker; check --from")
         if self._target is not None and self._count(self._target) is None:
-            raise DeadLetterError(f"topic {self._target!r} is unknown to the broker; check --to")
+            raise DeadLetterError(f"topic {shown(self._target)} is unknown to the broker; check --to")
         numbers = range(count)
         asked = [TopicPartition(self._source, number) for number in numbers]
         committed = {tp.partition: tp.offset for tp in self._consumer.committed(asked, timeout=ASK_S)}

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from confluent_kafka import Message
 
-from dedup_sdk._checks import choice, seconds, shown, text, unfit_arguments, whole
+from dedup_sdk._checks import choice, seconds, text, unfit_arguments, whole
+from dedup_sdk._masking import shown
 from dedup_sdk._runner.tasks import Order, Task
 from dedup_sdk.errors import ConfigurationError
 
@@ -76,8 +77,8 @@ class Retries:
             )
         if seconds("wait_initial", self.wait_initial) > seconds("wait_max", self.wait_max):
             raise ConfigurationError(
-                f"wait_initial={self.wait_initial!r}, wait_max={self.wait_max!r}: give seconds, wait_initial not above "
-                "wait_max"
+                f"wait_initial={shown(self.wait_initial)}, wait_max={shown(self.wait_max)}: give seconds, "
+                "wait_initial not above wait_max"
             )
         if self.attempts != 1 and find_spec("stamina") is None:
             raise ConfigurationError(
@@ -124,7 +125,7 @@ def calls_at_most(on_error: OnError, attempts: int | None) -> int | None:
         return attempts
     if attempts not in (1, ATTEMPTS):
         raise ConfigurationError(
-            f"attempts={attempts!r} is not used with on_error='raise', which ends the run at the first error; "
+            f"attempts={shown(attempts)} is not used with on_error='raise', which ends the run at the first error; "
             "choose on_error='retry' or 'dead-letter', or leave attempts= out"
         )
     return 1
@@ -182,12 +183,12 @@ class RunSettings:
         text("dead_letters", self.dead_letters)
         if not is_topic(self.dead_letters):
             raise ConfigurationError(
-                f"dead_letters={self.dead_letters!r} is not a topic's name; give 1 to 249 letters, digits, dots, "
+                f"dead_letters={shown(self.dead_letters)} is not a topic's name; give 1 to 249 letters, digits, dots, "
                 "hyphens and underscores, or leave it out for the default"
             )
         if self.on_error != "dead-letter":
             raise ConfigurationError(
-                f"dead_letters={self.dead_letters!r} is not used with on_error={self.on_error!r}; "
+                f"dead_letters={shown(self.dead_letters)} is not used with on_error={shown(self.on_error)}; "
                 "choose on_error='dead-letter', or leave it out"
             )
 

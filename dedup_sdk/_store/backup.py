@@ -23,13 +23,14 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
 from dedup_sdk._marks import Marks, Progress
+from dedup_sdk._masking import shown, shown_location
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest, write_manifest
 from dedup_sdk._store.paths import PartitionFolder, checked_store_path, new_snapshot
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._store.read_only import ReadOnlyPartition, read_partition
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._store.snapshot import SORTED_SUFFIX, SortedFileWriter
-from dedup_sdk._store.snapshot_source import open_newest, scratch, shown_location
+from dedup_sdk._store.snapshot_source import open_newest, scratch
 from dedup_sdk._window import Window
 from dedup_sdk.errors import (
     ConfigurationError,
@@ -90,7 +91,7 @@ def _manifest_and_logs(database: Path) -> tuple[str, int, list[str]]:
     current = (database / _CURRENT).read_bytes().strip()
     if not _MANIFEST.fullmatch(current):
         raise StoreCorruptError(
-            f"store {database} is damaged: {_CURRENT} names {current[:80]!r}, which is not a MANIFEST; "
+            f"store {database} is damaged: {_CURRENT} names {shown(current[:80])}, which is not a MANIFEST; "
             "rebuild it from a snapshot or the topic"
         )
     logs = sorted((path.name for path in database.glob("*.log")), key=lambda name: (len(name), name))
@@ -141,8 +142,8 @@ def snapshot_store(partitions: Sequence[PartitionFolder], store: Path, output: P
             for name in _EQUAL_FIELDS:
                 if getattr(other, name) != getattr(identity, name):
                     raise ConfigurationError(
-                        f"{store} has partitions of {name}={getattr(identity, name)!r} and {getattr(other, name)!r}; "
-                        "select one topic and group"
+                        f"{store} has partitions of {name}={shown(getattr(identity, name))} and "
+                        f"{shown(getattr(other, name))}; select one topic and group"
                     )
         manifest = Manifest.of_store(identity, window, created_ms, tuple(part for _, _, part in made))
         write_manifest(folder, manifest)
@@ -265,7 +266,7 @@ def _restore(
 def _check_target(store: Path) -> None:
     checked_store_path(store)
     if store.name in {"", ".."}:
-        raise ConfigurationError(f"store={str(store)!r} names no new folder; give e.g. 'var/dedup'")
+        raise ConfigurationError(f"store={shown(store)} names no new folder; give e.g. 'var/dedup'")
     if store.is_symlink():
         raise StoreError(
             f"{store} is a symbolic link, which cannot be replaced by rename; give the folder itself"
@@ -280,11 +281,12 @@ def _owner(manifest: Manifest, snapshot: str, group: str | None, *, assume_proce
         )
     if manifest.group not in {None, owner}:
         raise SnapshotError(
-            f"snapshot {snapshot} is of group {manifest.group!r}, not {owner!r}; make one of group {owner!r}"
+            f"snapshot {snapshot} is of group {shown(manifest.group)}, not {shown(owner)}; make one of group "
+            f"{shown(owner)}"
         )
     if manifest.vouched and not assume_processed:
         raise ConfigurationError(
-            f"snapshot {snapshot} does not say how far group {owner!r} is; "
+            f"snapshot {snapshot} does not say how far group {shown(owner)} is; "
             "add --assume-processed if it processed all of it"
         )
     return owner

@@ -45,6 +45,7 @@ from rocksdict import (
 
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import NO_MARKS, Marks, Progress, cut_marks, join_marks, latest, select_marks
+from dedup_sdk._masking import error_shown
 from dedup_sdk._store.filter_words import FilterWords, filter_words
 from dedup_sdk._store.pages import (
     FoundMark,
@@ -382,7 +383,8 @@ def unexpected_damage(error: BaseException, folder: Path) -> StoreCorruptError |
         return None
     clear_frames(error.__traceback__)
     return StoreCorruptError(
-        f"store {folder} is inconsistent ({error!r}); move it away and rebuild it from a snapshot or the topic"
+        f"store {folder} is inconsistent ({error_shown(error)}); move it away and rebuild it from a snapshot or the "
+        f"topic"
     )
 
 

@@ -218,7 +218,7 @@ class State:
             raise read.invalid(
                 "next",
                 f"generation numbers must be distinct and lower than next; {_REMEDY}",
-                shown=[*numbers, following],
+                instead=[*numbers, following],
             )
         return cls(
             generations=generations,

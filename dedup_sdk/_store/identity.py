@@ -16,9 +16,9 @@ import json
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
-from reprlib import Repr
 from typing import Final
 
+from dedup_sdk._masking import shown
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._window import Window
 from dedup_sdk.errors import DedupError, ForeignStoreError, SnapshotError, StoreCorruptError
@@ -26,10 +26,6 @@ from dedup_sdk.errors import DedupError, ForeignStoreError, SnapshotError, Store
 _INT64: Final = 2**63
 MAX_INTEGER: Final = _INT64 - 1
 _TEXT_CHARACTERS: Final = 4096
-_SHOWN_CHARACTERS: Final = 80
-_SHORT: Final = Repr()
-_SHORT.maxstring = _SHORT.maxlong = 2 * _SHOWN_CHARACTERS
-_SHORT.maxlist = _SHORT.maxdict = _SHOWN_CHARACTERS
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HEXADECIMAL: Final = re.compile(r"[0-9a-f]+")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -57,7 +53,7 @@ class Fields:
         self._remedy = remedy
         if not isinstance(content, dict):
             message = (
-                f"{path}: {where.rstrip('.') or 'the content'} is {_shown(content)}, not an object; {remedy}"
+                f"{path}: {where.rstrip('.') or 'the content'} is {shown(content)}, not an object; {remedy}"
             )
             raise error(message)
         self._content: dict[str, object] = content
@@ -153,23 +149,17 @@ class Fields:
             for index, entry in enumerate(value)
         ]
 
-    def invalid(self, name: str, why: str, *, shown: object = None) -> DedupError:
-        """Return the error for a field, to be raised; ``shown`` replaces its value in the message."""
+    def invalid(self, name: str, why: str, *, instead: object = None) -> DedupError:
+        """Return the error for a field, to be raised; ``instead`` replaces its value in the message."""
         if ";" not in why:
             why = f"{why}; {self._remedy}"
-        if shown is None and name not in self._content:
+        if instead is None and name not in self._content:
             return self._error(f"{self._path}: {self._where}{name} is missing: {why}")
-        value = _shown(self._content[name] if shown is None else shown)
+        value = shown(self._content[name] if instead is None else instead)
         return self._error(f"{self._path}: {self._where}{name}={value}: {why}")
 
     def _is_null(self, name: str) -> bool:
         return name in self._content and self._content[name] is None
-
-
-def _shown(value: object) -> str:
-    # Not repr(), which may hit the recursion limit on an object that its parser could still read.
-    text = _SHORT.repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 FORMAT: Final = 5
@@ -223,7 +213,7 @@ def check_identity(stored: Identity, wanted: Identity, where: str) -> None:
         old, new = getattr(stored, entry.name), getattr(wanted, entry.name)
         if old != new:
             message = (
-                f"{where} belongs to {entry.name}={old!r}, not {new!r}; "
+                f"{where} belongs to {entry.name}={shown(old)}, not {shown(new)}; "
                 "give this consumer another store, or move that one away"
             )
             raise ForeignStoreError(message, field=entry.name)

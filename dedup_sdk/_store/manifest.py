@@ -38,12 +38,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, Self
 
+from dedup_sdk._checks import why_unusable
 from dedup_sdk._marks import Progress
+from dedup_sdk._masking import shown
 from dedup_sdk._store.filter_words import BLOCK_BYTES, MOST_STEP_BYTES, PAGE_WORD_BYTES, WORD_BYTES
 from dedup_sdk._store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
 from dedup_sdk._store.identity import MAX_INTEGER, Fields
 from dedup_sdk._store.pages import MAX_PAYLOAD_BYTES
-from dedup_sdk._store.paths import MAX_PARTITIONS, why_unusable
+from dedup_sdk._store.paths import MAX_PARTITIONS
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, SnapshotError
@@ -265,13 +267,13 @@ def read_manifest(folder: str | Path) -> Manifest:
     """
     path = Path(folder) / MANIFEST_NAME
     if why := why_unusable(folder):
-        message = f"snapshot={str(folder)!r} {why}; give the folder that the backfill wrote"
+        message = f"snapshot={shown(folder)} {why}; give the folder that the backfill wrote"
         raise SnapshotError(message)
     try:
         data = open_manifest(folder)
     except FileNotFoundError as error:
         message = (
-            f"{path} does not exist: {str(folder)!r} is not a snapshot, or its backfill did not finish; "
+            f"{path} does not exist: {shown(folder)} is not a snapshot, or its backfill did not finish; "
             "check the path, or run the backfill again"
         )
         raise SnapshotError(message) from error
@@ -352,7 +354,7 @@ def _manifest(fields: Fields) -> Manifest:
     numbers = [entry.partition for entry in manifest.partitions]
     if len(set(numbers)) != len(numbers):
         raise fields.invalid(
-            "partitions", "a partition is listed twice; make the snapshot again", shown=numbers
+            "partitions", "a partition is listed twice; make the snapshot again", instead=numbers
         )
     _check_sums(fields, manifest.marks, manifest.fingerprint, "partitions")
     try:
@@ -381,12 +383,12 @@ def _partition(fields: Fields) -> PartitionManifest:
     )
     names = [file.name for file in partition.files]
     if len(set(names)) != len(names):
-        raise fields.invalid("files", "a file is listed twice; make the snapshot again", shown=names)
+        raise fields.invalid("files", "a file is listed twice; make the snapshot again", instead=names)
     _check_sums(fields, sum(file.marks for file in partition.files), partition.fingerprint, "files")
     ends = [low, *(end for gap in partition.gaps for end in (gap.begin, gap.end)), partition.high]
     if ends != sorted(ends):
         raise fields.invalid(
-            "gaps", "they do not ascend from low to high; make the snapshot again", shown=ends
+            "gaps", "they do not ascend from low to high; make the snapshot again", instead=ends
         )
     # A look-up reads one page, selected by the first 4 bytes of a digest.
     for layer in partition.layers:
@@ -394,7 +396,9 @@ def _partition(fields: Fields) -> PartitionManifest:
             later.smallest[:RANK_DIGITS] <= earlier.largest[:RANK_DIGITS]
             for earlier, later in pairwise(layer)
         ):
-            raise fields.invalid("files", "their digest ranges overlap; make the snapshot again", shown=names)
+            raise fields.invalid(
+                "files", "their digest ranges overlap; make the snapshot again", instead=names
+            )
     return partition
 
 
@@ -435,7 +439,7 @@ def _file(fields: Fields) -> SortedFile:
         layer=fields.integer("layer", least=0, most=MAX_LAYERS - 1) if fields.has("layer") else 0,
     )
     if file.largest < smallest:
-        raise fields.invalid("largest", f"it is below smallest={smallest!r}; make the snapshot again")
+        raise fields.invalid("largest", f"it is below smallest={shown(smallest)}; make the snapshot again")
     return file
 
 
@@ -467,13 +471,14 @@ def fitting_partition(
     for name, (theirs, ours) in pairs.items():
         if theirs != ours:
             message = (
-                f"snapshot {folder} is of {name}={theirs!r}, not {ours!r}; give a snapshot of this history"
+                f"snapshot {folder} is of {name}={shown(theirs)}, not {shown(ours)}; give a snapshot of this "
+                f"history"
             )
             raise SnapshotError(message)
     if manifest.vouched and manifest.resharded_from:
         message = (
             f"snapshot {folder} has marks of other partitions and names no group, so the progress of group "
-            f"{identity.group!r} in them is unknown; make one with --partitions and --group"
+            f"{shown(identity.group)} in them is unknown; make one with --partitions and --group"
         )
         raise SnapshotError(message)
     entry = manifest.partition(identity.partition)
@@ -492,7 +497,7 @@ def fitting_partition(
         raise SnapshotError(message)
     if numbered and any(file.newest_number is None for file in entry.files):
         message = (
-            f"snapshot {folder} has no acceptance numbers (window {manifest.window!r}); "
+            f"snapshot {folder} has no acceptance numbers (window {shown(manifest.window)}); "
             "make it with a window by count"
         )
         raise SnapshotError(message)

@@ -23,15 +23,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from dedup_sdk._masking import is_url, redacted_url
 from dedup_sdk._store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, open_manifest
-from dedup_sdk._store.snapshot_source import (
-    Task,
-    driver_message,
-    in_parallel,
-    is_url,
-    redacted_url,
-    require_driver,
-)
+from dedup_sdk._store.snapshot_source import Task, driver_message, in_parallel, require_driver
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 
 logger = logging.getLogger("dedup_sdk")

@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
+from dedup_sdk._checks import local_path
+from dedup_sdk._masking import shown
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreUnavailableError
 
@@ -38,7 +40,6 @@ _PREFIX_BYTES: Final = 180
 MAX_PARTITIONS: Final = 2**31
 _CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
 _DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 PRIVATE: Final = 0o700
 _WRONG_FOLDER: Final = frozenset({
     errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
@@ -66,7 +67,10 @@ def escape(name: str) -> str:
     try:
         escaped = _DOTS.get(name) or quote(name, safe="")
     except UnicodeEncodeError:
-        message = f"the name {name!r} is not valid Unicode; use cluster, group and topic names that UTF-8 can encode"
+        message = (
+            f"the name {shown(name)} is not valid Unicode; use cluster, group and topic names that UTF-8 can "
+            f"encode"
+        )
         raise ConfigurationError(message) from None
     if len(escaped) <= _MAX_NAME_BYTES:
         return escaped
@@ -81,34 +85,9 @@ def unescape(name: str) -> str:
     return unquote(name[:_PREFIX_BYTES]) + name[_PREFIX_BYTES:] if _is_cut(name, text) else text
 
 
-def why_unusable(path: str | Path) -> str | None:
-    """Return why RocksDB or the file system cannot use a path, None when they can."""
-    if "\0" in str(path):
-        return "has a NUL character"
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return "is not UTF-8"
-    return None
-
-
-def scheme_of_url(path: str | Path) -> str:
-    """Return the scheme of a URL, "" for a path; the `Path` of a URL, which lacks a slash, counts as one."""
-    found = _URL.match(str(path))
-    return "" if found is None else found[1]
-
-
 def checked_store_path(path: str | Path) -> Path:
     """Return a store's path; raises `ConfigurationError` for a URL, and for a path that RocksDB cannot use."""
-    if scheme := scheme_of_url(path):
-        raise ConfigurationError(
-            f"store={scheme}://*** is a URL, and a key store must be a folder of this machine; give e.g. 'var/dedup'"
-        )
-    why = "is empty" if not str(path) else why_unusable(path)
-    if why:
-        message = f"store={str(path)!r} {why}; give e.g. 'var/dedup'"
-        raise ConfigurationError(message)
-    return Path(path)
+    return local_path("store=", path, advice="give a folder, e.g. 'var/dedup'")
 
 
 def partition_folder(root: Path, identity: Identity) -> Path:
@@ -142,14 +121,14 @@ def try_folder(root: Path) -> None:
     """
     try:
         if root.is_file():
-            raise ConfigurationError(f"store={str(root)!r} is a file; give a folder, e.g. 'var/dedup'")
+            raise ConfigurationError(f"store={shown(root)} is a file; give a folder, e.g. 'var/dedup'")
         root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root):
             pass
     except OSError as error:
         if error.errno in _WRONG_FOLDER:
             message = (
-                f"store={str(root)!r} cannot be written: {error.strerror}; check the path and its permissions"
+                f"store={shown(root)} cannot be written: {error.strerror}; check the path and its permissions"
             )
             raise ConfigurationError(message) from error
 
@@ -260,13 +239,11 @@ def new_snapshot(output: Path) -> Generator[Path, None, None]:
     Raises `ConfigurationError` for an invalid path, `SnapshotError` when something exists there already or
     it cannot be written.
     """
-    if scheme := scheme_of_url(output):
-        raise ConfigurationError(
-            f"output {scheme}://*** is a URL; make a folder, and copy it there with dedup snapshots copy"
-        )
-    if not output.name or output.name == ".." or (why := why_unusable(output)):
-        why = "names no new folder" if not output.name or output.name == ".." else why
-        raise ConfigurationError(f"output {str(output)!r} {why}; give e.g. 'snapshot'")
+    local_path(
+        "output ", output, advice="give a folder, e.g. 'snapshot'; dedup snapshots copy brings one to a URL"
+    )
+    if not output.name or output.name == "..":
+        raise ConfigurationError(f"output {shown(output)} names no new folder; give e.g. 'snapshot'")
     refuse_existing(output)
     place = output.absolute()
     with ExitStack() as stack:

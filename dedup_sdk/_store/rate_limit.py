@@ -11,6 +11,7 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import Final
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
 LEAST: Final = 1_000
@@ -37,7 +38,8 @@ def parse_rate(name: str, text: str) -> int:
     rate = 0.0 if found is None or unit is None else float(found[1]) * unit
     if not LEAST <= rate <= MOST:
         raise ConfigurationError(
-            f"{name} {text[:100]!r}: give bytes a second with their unit, from 1kB/s to 1000GB/s, e.g. 50MB/s or 8MiB/s"
+            f"{name} {shown(text[:100])}: give bytes a second with their unit, from 1kB/s to 1000GB/s, e.g. 50MB/s "
+            f"or 8MiB/s"
         )
     return int(rate)
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from dedup_sdk._marks import Marks, Progress, join_marks, select_marks
+from dedup_sdk._masking import shown
 from dedup_sdk._store.database import (
     IDENTITY,
     JOURNAL,
@@ -65,11 +66,11 @@ class ReadOnlyPartition:
     def __init__(self, path: str | Path) -> None:
         self._folder = checked_store_path(path)
         if not (self._folder / "CURRENT").is_file():
-            message = f"{str(path)!r} has no partition store; give a folder that list_partitions() returns"
+            message = f"{shown(path)} has no partition store; give a folder that list_partitions() returns"
             raise StoreError(message)
         strange = next((each.name for each in self._folder.iterdir() if _may_block(each)), None)
         if strange is not None:
-            message = f"{str(path)!r} has {strange!r}, which is neither a file nor a folder; remove it"
+            message = f"{shown(path)} has {shown(strange)}, which is neither a file nor a folder; remove it"
             raise StoreError(message)
         with translating(self._folder):
             self._database, names = open_read_only(self._folder)

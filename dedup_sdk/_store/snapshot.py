@@ -28,6 +28,7 @@ from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter
 
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
+from dedup_sdk._masking import shown
 from dedup_sdk._store.database import PART_BYTES, PART_MARKS, database_options, sorted_file_options
 from dedup_sdk._store.filter_words import FilterWords, encode_words, filter_words
 from dedup_sdk._store.fingerprint import NO_FINGERPRINT, fingerprint, sum_fingerprints
@@ -66,7 +67,7 @@ class SortedFileWriter:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         if self._path.suffix != SORTED_SUFFIX:
-            message = f"sorted file {str(path)!r} must end in {SORTED_SUFFIX}: RocksDB ingests no other names"
+            message = f"sorted file {shown(path)} must end in {SORTED_SUFFIX}: RocksDB ingests no other names"
             raise StoreError(message)
         self._filter_path = self._path.with_suffix(FILTER_SUFFIX)
         self._writer = SstFileWriter(sorted_file_options(compressed=True))

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dedup_sdk._marks import DIGEST_BYTES, Marks, elsewhere, join_marks, select_marks
+from dedup_sdk._masking import shown
 from dedup_sdk._store.filter_words import FilterWords, decode_words, filter_words, merge_words
 from dedup_sdk._store.fingerprint import NO_FINGERPRINT, fingerprint, payload_word, sum_fingerprints
 from dedup_sdk._store.manifest import SortedFile
@@ -144,7 +145,7 @@ def _check_file(
     except SnapshotError as error:
         return CheckedFile(path=path, marks=seen.marks, problems=(str(error),))
     problems = [
-        f"{path}: {each}={getattr(seen, each)!r}, the manifest says {getattr(file, each)!r}"
+        f"{path}: {each}={shown(getattr(seen, each))}, the manifest says {shown(getattr(file, each))}"
         for each in (
             "marks",
             "payloads",
@@ -217,7 +218,8 @@ def diff_snapshots(left: Source, right: Source, temp_dir: Path | None = None) ->
         theirs, ours = getattr(left.manifest, name), getattr(right.manifest, name)
         if theirs != ours:
             raise SnapshotError(
-                f"{left.place} is of {name}={theirs!r}, {right.place} of {ours!r}: their IDs cannot be compared"
+                f"{left.place} is of {name}={shown(theirs)}, {right.place} of {shown(ours)}: their IDs cannot be "
+                f"compared"
             )
     numbers = {entry.partition for side in (left, right) for entry in side.manifest.partitions}
     for number in sorted(numbers):

@@ -14,18 +14,12 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
+from dedup_sdk._masking import is_url
 from dedup_sdk._store.manifest import MANIFEST_NAME, SortedFile, manifest_bytes, read_manifest, write_manifest
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.paths import new_snapshot
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
-from dedup_sdk._store.snapshot_source import (
-    Source,
-    Task,
-    in_parallel,
-    is_url,
-    put_files,
-    require_driver,
-)
+from dedup_sdk._store.snapshot_source import Source, Task, in_parallel, put_files, require_driver
 from dedup_sdk.errors import SnapshotError
 
 

@@ -11,7 +11,6 @@ The snapshots of one topic and group are versions of each other; old ones may be
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -23,9 +22,9 @@ from itertools import chain, islice
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
-from dedup_sdk._checks import shown
+from dedup_sdk._checks import scheme_of_url, why_unusable
+from dedup_sdk._masking import is_url, redacted_url, secrets_of_url, shown, without_secrets
 from dedup_sdk._store.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -36,7 +35,7 @@ from dedup_sdk._store.manifest import (
     read_manifest,
     write_manifest,
 )
-from dedup_sdk._store.paths import scheme_of_url, why_unusable, work_folder
+from dedup_sdk._store.paths import work_folder
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, check_size, files_of, read_file
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 
@@ -77,57 +76,6 @@ _CHUNK_BYTES = 2**20
 _BLOCK_BYTES = 8 * 2**20
 """Bytes that a driver requests at once; the default of some is fifty megabytes, kept in memory."""
 _LEAST_BLOCK_BYTES = 2**16
-_MASK = "***"
-_MIN_SECRET_CHARACTERS = 4
-"""Minimum length of a masked secret; shorter strings are no secrets, and occur inside other words."""
-
-
-def is_url(place: str) -> bool:
-    """Whether a location is a URL, not a path."""
-    return "://" in place
-
-
-def redacted_url(url: str) -> str:
-    """Return a URL, or a chain of them (``zip://a::https://b``), without possible secrets: name, password and query."""
-    return "::".join(map(_without_secrets, url.split("::")))
-
-
-def shown_location(location: str | Path) -> str:
-    """Return a folder, or a URL without its secrets, for messages."""
-    return redacted_url(str(location)) if is_url(str(location)) else str(location)
-
-
-def _without_secrets(part: str) -> str:
-    scheme, found, rest = part.partition("://")
-    if not found:
-        return _without_query(part).rpartition("@")[2]
-    scheme = scheme.rpartition("@")[2]
-    try:
-        parts = urlsplit(f"//{rest}")
-        # An invalid port is the beginning of a password with a slash in it.
-        _ = parts.port
-    except ValueError:
-        return f"{scheme}://{_MASK}"
-    return f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _without_query(text: str) -> str:
-    return text.partition("?")[0].partition("#")[0]
-
-
-def _secrets(url: str) -> list[str]:
-    """Return the parts removed by `redacted_url`, also percent-decoded, the longest first."""
-    found: set[str] = set()
-    for part in url.split("::"):
-        rest = part.partition("://")[2] or part
-        where = _without_query(rest)
-        query = rest[len(where) :].lstrip("?#")
-        user = where.partition("/")[0].rpartition("@")[0]
-        found |= {user, query, *re.split(r"[=&#?]", query), user.partition(":")[2]}
-        if redacted_url(part).endswith(f"://{_MASK}"):
-            found.add(rest)
-    found |= {unquote(each) for each in found}
-    return sorted((each for each in found if len(each) >= _MIN_SECRET_CHARACTERS), key=len, reverse=True)
 
 
 def require_driver(url: str, name: str = "snapshot=") -> None:
@@ -135,15 +83,13 @@ def require_driver(url: str, name: str = "snapshot=") -> None:
     try:
         import fsspec
     except ImportError:
-        raise ConfigurationError(
-            f"{name}{redacted_url(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
-        ) from None
+        raise ConfigurationError(f"{name}{shown(url)} needs fsspec; install 'dedup-sdk[remote]'") from None
     scheme = redacted_url(url).partition("://")[0]
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
         raise ConfigurationError(
-            f"{name}{redacted_url(url)!r}: fsspec has no driver for {scheme!r} ({error}); install it"
+            f"{name}{shown(url)}: fsspec has no driver for {shown(scheme)} ({error}); install it"
         ) from None
 
 
@@ -308,7 +254,7 @@ def find_remote(url: str) -> list[RemoteSnapshot]:
         )
     names = [place if each == path else f"{place}/{each.rstrip('/').rpartition('/')[2]}" for each in below]
     return [
-        RemoteSnapshot(RemoteFiles(url, each, _mask(name, url), filesystem))
+        RemoteSnapshot(RemoteFiles(url, each, without_secrets(name, secrets_of_url(url)), filesystem))
         for each, name in zip(below, names, strict=True)
     ]
 
@@ -326,15 +272,9 @@ def _driver(url: str) -> tuple[Any, str]:
     return filesystem, path.rstrip("/")
 
 
-def _mask(text: str, url: str) -> str:
-    for secret in _secrets(url):
-        text = text.replace(secret, _MASK)
-    return text
-
-
 def driver_message(error: Exception, url: str) -> str:
     """Return a driver's error in one line without possible secrets of the URL, and with a remedy."""
-    line = _mask(" ".join(str(error).split()), url)[:300]
+    line = without_secrets(" ".join(str(error).split()), secrets_of_url(url))[:300]
     return f"{type(error).__name__}: {line}; check the URL and your access to it"
 
 
@@ -430,7 +370,7 @@ def _refuse_unusable(path: str | Path) -> None:
         if why is None and Path(path).exists() and not Path(path).is_dir():
             why = "is not a folder"
     if why:
-        raise ConfigurationError(f"snapshot={str(path)!r} {why}; give the folder that the backfill wrote")
+        raise ConfigurationError(f"snapshot={shown(path)} {why}; give the folder that the backfill wrote")
 
 
 def find_snapshots(places: Iterable[str]) -> tuple[list[Source], list[str]]:

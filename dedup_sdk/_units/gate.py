@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 from dedup_sdk._core.flight import Chunk
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._engine.gates import Gate
+from dedup_sdk._masking import shown
 from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._units.assembler import CROSSES, UNFINISHED
 from dedup_sdk._units.memory import UnitMemory
@@ -54,10 +55,10 @@ class UnitGate(Gate):
         unit, (name, offset) = self.units.keys.unit, overflowed[0]
         among = f" (one of {self._unsaid:,} since this was said last)" if self._unsaid > 1 else ""
         logger.warning(
-            "%s[%d]: unit %r, begun at offset %d, is no longer waited for%s: more than %s records, or %s MB, came "
+            "%s[%d]: unit %s, begun at offset %d, is no longer waited for%s: more than %s records, or %s MB, came "
             "since, all of them in memory for it; it is delivered record by record, as unverified. Have its producer "
             "end it, or raise Unit(records=%d, megabytes=%d)",
-            partition.topic, partition.partition, name.decode(errors="backslashreplace"), offset, among,
+            partition.topic, partition.partition, shown(name.decode(errors="backslashreplace")), offset, among,
             f"{self.units.most_behind:,}", f"{unit.megabytes:,}", unit.records, unit.megabytes,
         )  # fmt: skip
         self._unsaid = 0
@@ -97,7 +98,7 @@ class UnitGate(Gate):
                 continue
             beside, first = others[0]
             detail = (
-                f"unit {name.decode(errors='backslashreplace')!r} has records in "
+                f"unit {shown(name.decode(errors='backslashreplace'))} has records in "
                 f"{partition.topic}[{partition.partition}] from offset {offset} and in "
                 f"{beside.topic}[{beside.partition}] from offset {first}: they are delivered one by one, as "
                 "unverified; send a unit to one partition, e.g. with one key"

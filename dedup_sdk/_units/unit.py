@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dedup_sdk._checks import choice, seconds, whole
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, header, id_spec
 
@@ -58,7 +59,7 @@ class Unit:
             header(getattr(self, name))
         if self.size_header == self.end_header:
             raise ConfigurationError(
-                f"size_header={self.size_header!r} is the end_header, too: a number is no end mark; give two names"
+                f"size_header={shown(self.size_header)} is the end_header, too: a number is no end mark; give two names"
             )
         choice("repeats", self.repeats, ("drop", "deliver"))
         advice = f"give a whole number from 1 to {MOST_UNIT_RECORDS:,}"
@@ -66,7 +67,7 @@ class Unit:
         advice = f"give a whole number from 1 to {MOST_UNIT_MEGABYTES:,}"
         whole("megabytes", self.megabytes, advice=advice, most=MOST_UNIT_MEGABYTES)
         if not seconds("timeout", self.timeout):
-            raise ConfigurationError(f"timeout={self.timeout!r}: give seconds above 0, e.g. 60")
+            raise ConfigurationError(f"timeout={shown(self.timeout)}: give seconds above 0, e.g. 60")
 
 
 def unit_of(given: object) -> Unit:
@@ -75,4 +76,4 @@ def unit_of(given: object) -> Unit:
         return given
     if isinstance(given, IdSpec | str):
         return Unit(id=id_spec(given))
-    raise ConfigurationError(f"unit={given!r}: give an ID spec, e.g. header('dedup-unit'), or Unit(...)")
+    raise ConfigurationError(f"unit={shown(given)}: give an ID spec, e.g. header('dedup-unit'), or Unit(...)")

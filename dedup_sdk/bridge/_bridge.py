@@ -16,9 +16,9 @@ from confluent_kafka import KafkaException
 from dedup_sdk._checks import choice, flag, seconds, whole
 from dedup_sdk._kafka.broker_check import is_silence, no_broker
 from dedup_sdk._kafka.client_errors import is_retriable, text_of
-from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._kafka.fields import offsets_of
 from dedup_sdk._kafka.guards import CallbackErrors
+from dedup_sdk._masking import masked_text, shown
 from dedup_sdk.bridge._counters import BridgeCounters
 from dedup_sdk.bridge._record_ids import RecordIds, source_id
 from dedup_sdk.bridge._routes import Routes, coordinates, topic_list
@@ -207,7 +207,7 @@ class Bridge:
         for topic in sorted(found | {each for each in self._topics if not each.startswith("^")}):
             if topic not in found:
                 raise BridgeError(
-                    f"the source has no topic {topic!r}; name an existing one, or a pattern such as '^{topic}'"
+                    f"the source has no topic {shown(topic)}; name an existing one, or a pattern such as '^{topic}'"
                 )
             self._asked("target", partial(self._routes.target_of, topic))
         why = target.open(self._transactions)
@@ -446,7 +446,7 @@ class Bridge:
                 partition = message.partition()
                 if partition >= count:
                     raise BridgeError(
-                        f"{coordinates(message)} has no partition {partition} in the target's {topic!r}, "
+                        f"{coordinates(message)} has no partition {partition} in the target's {shown(topic)}, "
                         f"which has {count}; add partitions there, or give --partitions key"
                     )
             elif key is None or (not key and target.scatters_empty_keys):
@@ -458,7 +458,7 @@ class Bridge:
         name = self._routes.target_of(topic)
         count = target.topics.count(name)
         if not count:
-            raise BridgeError(f"the target's topic {name!r} is gone; create it again")
+            raise BridgeError(f"the target's topic {shown(name)} is gone; create it again")
         routes[topic] = name, count
         return routes[topic]
 

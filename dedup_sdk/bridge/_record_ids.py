@@ -31,6 +31,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from dedup_sdk._kafka.fields import MessageFields
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids._columns import Headers, ReadOnce
 from dedup_sdk.ids._spec import HeaderPart, IdSpec
@@ -90,8 +91,8 @@ class RecordIds:
                 self.header = argument
         if adds and self.header is None:
             raise ConfigurationError(
-                f"id={str(spec)!r}: an ID is added as a header; give header:NAME, or use_duplicate_detection=False "
-                "(--no-duplicate-detection) to add none"
+                f"id={shown(str(spec))}: an ID is added as a header; give header:NAME, or "
+                "use_duplicate_detection=False (--no-duplicate-detection) to add none"
             )
 
     def read(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import BridgeError, ConfigurationError
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -19,7 +20,9 @@ def topic_list(topics: object) -> list[str]:
         [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []
     )
     if not given:
-        raise ConfigurationError(f"topics={topics!r}: name at least one, or a pattern such as '^orders\\..*'")
+        raise ConfigurationError(
+            f"topics={shown(topics)}: name at least one, or a pattern such as '^orders\\..*'"
+        )
     return [_checked(each) for each in given]
 
 
@@ -29,12 +32,12 @@ def _checked(given: object) -> str:
             re.compile(given)
         except re.error as error:
             raise ConfigurationError(
-                f"topics: {given!r} is not a pattern ({error}); write e.g. '^orders\\..*'"
+                f"topics: {shown(given)} is not a pattern ({error}); write e.g. '^orders\\..*'"
             ) from None
         return given
     if not (isinstance(given, str) and is_topic(given)):
         raise ConfigurationError(
-            f"topics: {given!r} is not a topic name; a pattern begins with ^, e.g. '^orders\\..*'"
+            f"topics: {shown(given)} is not a topic name; a pattern begins with ^, e.g. '^orders\\..*'"
         )
     return given
 
@@ -56,7 +59,7 @@ class Routes:
     def __init__(self, topics: list[str], rename: str, count: Callable[[str], int]) -> None:
         if not is_topic(str(rename).replace(_PLACEHOLDER, "t")):
             raise ConfigurationError(
-                f"rename={rename!r}: give a topic's name, in which {{topic}} stands for the source's, e.g. "
+                f"rename={shown(rename)}: give a topic's name, in which {{topic}} stands for the source's, e.g. "
                 f"'copy.{{topic}}'"
             )
         self._names = {each for each in topics if not each.startswith("^")}
@@ -88,18 +91,18 @@ class Routes:
         target = self.name_of(topic)
         if not is_topic(target):
             raise BridgeError(
-                f"topic {topic!r} would become {target!r}, which is not a topic name; choose another --rename"
+                f"topic {shown(topic)} would become {shown(target)}, which is not a topic name; choose another --rename"
             )
         if self._refuses_loops and self.reads(target):
             raise BridgeError(
-                f"topic {topic!r} goes to {target!r}, which this bridge reads as well: its records would "
+                f"topic {shown(topic)} goes to {shown(target)}, which this bridge reads as well: its records would "
                 "be copied in a loop; "
                 "give --rename, e.g. 'copy.{topic}', or topics that leave it out"
             )
         if not self._count(target):
             raise BridgeError(
-                f"the target has no topic {target!r}, for the records of {topic!r}; create it, with as "
-                f"many partitions as {topic!r} has, or give --rename"
+                f"the target has no topic {shown(target)}, for the records of {shown(topic)}; create it, with as "
+                f"many partitions as {shown(topic)} has, or give --rename"
             )
         self._known[topic] = target
         return target

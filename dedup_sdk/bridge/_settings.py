@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dedup_sdk._kafka.settings import refuse_unwritable
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.producer._settings import DEFAULT_PARTITIONER, checked_partitioner
 
@@ -48,12 +49,12 @@ def source_settings(config: Mapping[str, Any], group: str, *, reports_ends: bool
         )
     if str(client.get("isolation.level", "read_committed")).lower() != "read_committed":
         raise ConfigurationError(
-            f"isolation.level={client['isolation.level']!r} would copy aborted records; leave it out"
+            f"isolation.level={shown(client['isolation.level'])} would copy aborted records; leave it out"
         )
     reset = str(client.setdefault("auto.offset.reset", "earliest")).lower()
     if reset not in _RESETS:
         raise ConfigurationError(
-            f"auto.offset.reset={client['auto.offset.reset']!r} would skip records that were read and not "
+            f"auto.offset.reset={shown(client['auto.offset.reset'])} would skip records that were read and not "
             "copied when a bridge ends before its first "
             "commit; leave it out. To skip the existing records set the group's offsets to the end before "
             "(kafka-consumer-groups --reset-offsets --to-latest)"

@@ -28,6 +28,7 @@ from dedup_sdk._kafka.closing import close_client, leave_group
 from dedup_sdk._kafka.commit_text import is_one_log
 from dedup_sdk._kafka.settings import membership_of
 from dedup_sdk._kafka.topic_watch import LOOK_SOON_S, TopicWatch
+from dedup_sdk._masking import shown
 from dedup_sdk.bridge._counters import BridgeCounters
 from dedup_sdk.bridge._routes import PartitionCounts
 from dedup_sdk.bridge._source_log import (
@@ -245,7 +246,7 @@ class SourcePartitions:
                 self._note_missing(topic)
             elif not is_retriable(answer):
                 raise BridgeError(
-                    f"the source does not return the ID of topic {topic!r}: {text_of(answer)}; allow the bridge "
+                    f"the source does not return the ID of topic {shown(topic)}: {text_of(answer)}; allow the bridge "
                     "to describe it"
                 )
         return names
@@ -265,7 +266,9 @@ class SourcePartitions:
                     topic,
                 )
         elif now - self._missing[topic] > MISSING_S:
-            raise BridgeError(f"the source has no topic {topic!r} any more; create it again, or leave it out")
+            raise BridgeError(
+                f"the source has no topic {shown(topic)} any more; create it again, or leave it out"
+            )
 
 
 _SLICE: Final = 1_000

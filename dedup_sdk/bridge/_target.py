@@ -20,6 +20,7 @@ from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client_errors import is_retriable, settings_refused, text_of
 from dedup_sdk._kafka.closing import call_with_timeout
 from dedup_sdk._kafka.settings import other_client
+from dedup_sdk._masking import shown
 from dedup_sdk.bridge._routes import PartitionCounts
 from dedup_sdk.bridge._settings import TargetSettings
 from dedup_sdk.errors import BridgeError
@@ -226,7 +227,7 @@ class Target:
         error = failed.error
         if self._settings.transactional_id and error.code() in _FENCED:
             raise BridgeError(
-                f"transactional.id={self._settings.transactional_id!r} was taken by another producer, or its "
+                f"transactional.id={shown(self._settings.transactional_id)} was taken by another producer, or its "
                 f"transaction timed out: {failed}; give each bridge an ID of its own"
             )
         if self.is_transactional and not error.fatal() and not self._is_stuck:

@@ -19,6 +19,7 @@ import re
 from itertools import accumulate
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids._columns import Column
 
@@ -82,8 +83,8 @@ def pointer_tokens(pointer: str) -> Tokens:
     """
     if not _FORM.fullmatch(pointer):
         raise IdSpecError(
-            f"json pointer {pointer!r} is not valid; write e.g. json:/order/id, with / before each name (in a name, ~ "
-            "is ~0 and / is ~1)"
+            f"json pointer {shown(pointer)} is not valid; write e.g. json:/order/id, with / before each name (in a "
+            "name, ~ is ~0 and / is ~1)"
         )
     return tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer[1:].split("/"))
 

@@ -27,8 +27,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from dedup_sdk._checks import error_shown, one_line, shown, unfit_arguments
+from dedup_sdk._checks import unfit_arguments
 from dedup_sdk._interruptions import is_interruption
+from dedup_sdk._masking import error_shown, one_line, shown
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids._columns import (
     MAX_ID_BYTES,
@@ -106,7 +107,7 @@ class HeaderPart:
         """Refuse an impossible header name."""
         if not self.argument or not _is_text(self.argument):
             raise IdSpecError(
-                f"header name {self.argument!r} is not a text with characters; write e.g. header('dedup-id')"
+                f"header name {shown(self.argument)} is not a text with characters; write e.g. header('dedup-id')"
             )
 
     @property
@@ -189,7 +190,7 @@ class JsonPart:
     def __post_init__(self) -> None:
         """Refuse a wrong pointer."""
         if not _is_text(self.argument):
-            raise IdSpecError(f"json pointer {self.argument!r} is no text; write e.g. json:/order/id")
+            raise IdSpecError(f"json pointer {shown(self.argument)} is no text; write e.g. json:/order/id")
         object.__setattr__(self, "tokens", pointer_tokens(self.argument))
 
     @property
@@ -323,14 +324,14 @@ def _path(argument: object) -> object:
     if not path or not version.strip():
         raise IdSpecError(
             f"py:{argument} has no version; write e.g. py:{argument.rstrip('@')}@1, or "
-            f'py({argument.rstrip("@")!r}, version="1"), {_ANOTHER_VERSION}'
+            f'py({shown(argument.rstrip("@"))}, version="1"), {_ANOTHER_VERSION}'
         )
     return path
 
 
 def _import(argument: object, path: object) -> Callable[[Record], object]:
     if not isinstance(path, str) or path.count(":") != 1:
-        raise IdSpecError(f"py path {argument!r} names no callable; write e.g. py:shop.ids:order_id@1")
+        raise IdSpecError(f"py path {shown(argument)} names no callable; write e.g. py:shop.ids:order_id@1")
     try:
         found: object = pkgutil.resolve_name(path)
     except Exception as error:
@@ -380,24 +381,26 @@ def _parse_part(part: str, text: str, *, imports: bool) -> Part:
     name, colon, argument = part.partition(":")
     if name == "py" and not imports:
         raise IdSpecError(
-            f"id spec {text!r} names code, which is imported only where the user gives the spec; give it yourself"
+            f"id spec {shown(text)} names code, which is imported only where the user gives the spec; give it yourself"
         )
     if name == "function":
         raise IdSpecError(
-            f"id spec {text!r} names a function of the consumer's program, which no other process can call: a rebuild "
-            "needs py:MODULE:CALLABLE@VERSION, here and in the consumer, whose history begins anew with it"
+            f"id spec {shown(text)} names a function of the consumer's program, which no other process can call: a "
+            "rebuild needs py:MODULE:CALLABLE@VERSION, here and in the consumer, whose history begins anew with it"
         )
     if not colon and name in _ALONE:
         return _ALONE[name]()
     if not argument or name not in _WITH_ARGUMENT:
-        raise IdSpecError(f"id spec {text!r}: {part!r} has none of the known forms; write {FORMS}")
+        raise IdSpecError(f"id spec {shown(text)}: {shown(part)} has none of the known forms; write {FORMS}")
     if _STRAY_PERCENT.search(argument):
-        raise IdSpecError(f"id spec {text!r}: a % in {part!r} is no escape; write a literal % as %25")
+        raise IdSpecError(
+            f"id spec {shown(text)}: a % in {shown(part)} is no escape; write a literal % as %25"
+        )
     try:
         argument = unquote(argument, errors="strict")
     except UnicodeDecodeError:
         raise IdSpecError(
-            f"id spec {text!r}: the escapes in {part!r} are not UTF-8; write e.g. %C3%A9"
+            f"id spec {shown(text)}: the escapes in {shown(part)} are not UTF-8; write e.g. %C3%A9"
         ) from None
     return _WITH_ARGUMENT[name](argument)
 
@@ -550,7 +553,7 @@ def py(path: str, *, version: str) -> IdSpec:
     other records. A record for which it raises, or returns anything else, has no ID. Raises `IdSpecError`
     when it cannot be imported, or the version is empty or not text.
     """
-    _check_word(f"py({path!r})", "version", version, "1")
+    _check_word(f"py({shown(path)})", "version", version, "1")
     return IdSpec((PyPart(f"{path}@{version}"),))
 
 
@@ -597,7 +600,7 @@ def _check_word(called: str, setting: str, value: object, example: str) -> None:
         or value != value.strip()
     ):
         raise IdSpecError(
-            f"{called} has the {setting} {value!r}; write a text without @ and without blanks around it, e.g. "
+            f"{called} has the {setting} {shown(value)}; write a text without @ and without blanks around it, e.g. "
             f'{setting}="{example}"'
         )
 

@@ -21,6 +21,7 @@ from typing import ClassVar, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders._numbers import MAX_INT64, digits_only, joined_if_wide, unsigned
 from dedup_sdk.orders._order import NamedOrder, Order, order_name
@@ -267,7 +268,7 @@ class Snowflake(NamedOrder):
             value: object = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
                 message = (
-                    f"{field}={value!r} is not a whole number from 0 to {most}; Twitter's are "
+                    f"{field}={shown(value)} is not a whole number from 0 to {most}; Twitter's are "
                     "epoch_ms=1288834974657, machine_bits=10, sequence_bits=12"
                 )
                 raise ConfigurationError(message)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders._identifiers import snowflake, ulid, uuid1, uuid6, uuid7
 from dedup_sdk.orders._log_positions import (
@@ -53,7 +54,6 @@ _NUMBER: Final = r"-?[0-9]{1,20}"
 _ONE_SIGN: Final = "."
 _OF_PYTHON: Final = "py:"
 _FUNCTION: Final = re.compile(r"function\((.+)\)")
-_MOST_SHOWN: Final = 100
 
 
 def named(text: str) -> Order:
@@ -65,7 +65,7 @@ def named(text: str) -> Order:
     """
     given: object = text  # what callers without a type checker pass
     if not isinstance(given, str):
-        raise ConfigurationError(f"an order's name is text, not {given!r}; {_advice()}")
+        raise ConfigurationError(f"an order's name is text, not {shown(given)}; {_advice()}")
     if text.startswith(_OF_PYTHON):
         return _imported(text, text.removeprefix(_OF_PYTHON))
     if function := _FUNCTION.fullmatch(text):
@@ -73,7 +73,7 @@ def named(text: str) -> Order:
     shape = _SHAPE.fullmatch(text)
     builder = None if shape is None else BY_KIND.get(shape[1])
     if shape is None or builder is None:
-        raise ConfigurationError(f"no order is called {_shown(text)}; {_advice()}")
+        raise ConfigurationError(f"no order is called {shown(text)}; {_advice()}")
     return builder(**_arguments(text, builder, shape[2]))
 
 
@@ -92,7 +92,7 @@ def _arguments(text: str, builder: Callable[..., Order], told: str | None) -> di
                 break
         else:
             raise ConfigurationError(
-                f"order {_shown(text)} has {_shown(rest)}, which is no setting of it; {_settings(parameters)}"
+                f"order {shown(text)} has {shown(rest)}, which is no setting of it; {_settings(parameters)}"
             )
     needed = [
         name
@@ -101,7 +101,7 @@ def _arguments(text: str, builder: Callable[..., Order], told: str | None) -> di
     ]
     if needed or told == "":
         raise ConfigurationError(
-            f"order {_shown(text)} lacks {needed[0] if needed else 'settings'}; {_settings(parameters)}"
+            f"order {shown(text)} lacks {needed[0] if needed else 'settings'}; {_settings(parameters)}"
         )
     return found
 
@@ -141,20 +141,20 @@ def _imported(text: str, named: str) -> Order:
     path, at, version = named.partition("@")
     if path.count(":") != 1:
         raise ConfigurationError(
-            f"order {_shown(text)} names nothing to import; write py:MODULE:NAME@VERSION, e.g. py:shop.ids:compare@1"
+            f"order {shown(text)} names nothing to import; write py:MODULE:NAME@VERSION, e.g. py:shop.ids:compare@1"
         )
     try:
         found: Any = pkgutil.resolve_name(path)
     except Exception as error:
         cause = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConfigurationError(
-            f"order {_shown(text)} cannot be imported ({cause}); write py:MODULE:NAME, the module on sys.path"
+            f"order {shown(text)} cannot be imported ({cause}); write py:MODULE:NAME, the module on sys.path"
         ) from error
     if callable(found) and not inspect.isclass(found) and _takes(found, 0) and not _takes(found, 2):
         found = found()
         if not isinstance(found, Order):
             raise ConfigurationError(
-                f"order {_shown(text)} makes a {type(found).__name__}, which is no order; name a function "
+                f"order {shown(text)} makes a {type(found).__name__}, which is no order; name a function "
                 "of (last, new), or what makes an order"
             )
     return order_of(found, version=version if at else None)
@@ -166,10 +166,6 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except (TypeError, ValueError):  # some functions written in C do not tell
         return False
     return True
-
-
-def _shown(text: str) -> str:
-    return repr(text[:_MOST_SHOWN]) + "…" * (len(text) > _MOST_SHOWN)
 
 
 def _advice() -> str:

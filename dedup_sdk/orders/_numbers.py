@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, cast
 
 import numpy as np
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders._order import NamedOrder, Order, order_name
 from dedup_sdk.orders._sort_key import ONLY_ORIGIN, SortKey
@@ -87,7 +88,7 @@ class FixedWidth(Order):
         width: object = self.width
         if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= _MOST_BYTES:
             message = (
-                f"width={width!r}: a number has 1 to {_MOST_BYTES} bytes; give e.g. "
+                f"width={shown(width)}: a number has 1 to {_MOST_BYTES} bytes; give e.g. "
                 f"orders.{self.byteorder}_endian(width=8)"
             )
             raise ConfigurationError(message)
@@ -148,7 +149,9 @@ def check_separator(separator: object) -> None:
         or separator.isspace()
         or separator.isalnum()
     ):
-        message = f"separator={separator!r} cannot stand between two numbers; give one character such as ':'"
+        message = (
+            f"separator={shown(separator)} cannot stand between two numbers; give one character such as ':'"
+        )
         raise ConfigurationError(message)
 
 
@@ -215,7 +218,8 @@ class EpochSequenceBytes(NamedOrder):
             width: object = getattr(self, field)
             if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= _MOST_PART_BYTES:
                 message = (
-                    f"{field}={width!r}: a number has 1 to {_MOST_PART_BYTES} bytes here; give e.g. {field}=4"
+                    f"{field}={shown(width)}: a number has 1 to {_MOST_PART_BYTES} bytes here; give e.g. "
+                    f"{field}=4"
                 )
                 raise ConfigurationError(message)
 
@@ -253,7 +257,7 @@ class HybridClock(Order):
             isinstance(digits, bool) or not isinstance(digits, int) or not 1 <= digits <= _MOST_LOGICAL_DIGITS
         ):
             message = (
-                f"logical_digits={digits!r} is not a whole number from 1 to {_MOST_LOGICAL_DIGITS}; give 10 for "
+                f"logical_digits={shown(digits)} is not a whole number from 1 to {_MOST_LOGICAL_DIGITS}; give 10 for "
                 "CockroachDB"
             )
             raise ConfigurationError(message)

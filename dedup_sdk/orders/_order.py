@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias, cast
 
-from dedup_sdk._checks import shown, unfit_arguments
+from dedup_sdk._checks import unfit_arguments
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders._sort_key import ONLY_ORIGIN, Comparison, SortKey, compare_sort_keys, sort_keys_of
 
@@ -81,10 +82,10 @@ class NamedOrder(Order):
 
 def order_name(kind: str, **parameters: object) -> str:
     """Return the name of an order: its kind, and its parameters in the given order, without switches that are off."""
-    shown = [
+    settings = [
         key if value is True else f"{key}={value}" for key, value in parameters.items() if value is not False
     ]
-    return f"{kind}({', '.join(shown)})" if shown else kind
+    return f"{kind}({', '.join(settings)})" if settings else kind
 
 
 Answer: TypeAlias = int | Comparison | None
@@ -140,7 +141,7 @@ class PartialOrder(Order):
         given: object = name
         if not isinstance(given, str) or not given.isprintable() or not given.strip():
             message = (
-                f"PartialOrder({name!r}): an order has a printable name; give e.g. "
+                f"PartialOrder({shown(name)}): an order has a printable name; give e.g. "
                 "PartialOrder('revision', compare)"
             )
             raise ConfigurationError(message)
@@ -178,7 +179,7 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
     """
     if isinstance(value, Order):
         if version is not None:
-            message = f"order={value} has a name of its own: leave out the version {version!r}"
+            message = f"order={value} has a name of its own: leave out the version {shown(version)}"
             raise ConfigurationError(message)
         return value
     _check_function(value)
@@ -193,7 +194,7 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
         or "@" in given
     ):
         raise ConfigurationError(
-            f"order={name} has the version {given!r}; write orders.order_of({name}, "
+            f"order={name} has the version {shown(given)}; write orders.order_of({name}, "
             'version="1"), and another version whenever the function returns other results: code has no '
             "other identity, and marks made by another comparison do not count"
         )

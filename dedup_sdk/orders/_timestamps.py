@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders._numbers import digits_only
 from dedup_sdk.orders._order import NamedOrder, Order
@@ -110,7 +111,7 @@ class UnixTime(NamedOrder):
         """Refuse an unknown unit."""
         unit: object = self.unit
         if not isinstance(unit, str) or unit not in _UNIT_DIGITS:
-            raise ConfigurationError(f"unit={self.unit!r} is unknown; choose s, ms, us or ns")
+            raise ConfigurationError(f"unit={shown(self.unit)} is unknown; choose s, ms, us or ns")
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
         """Return the sort key of a number such as ``1700000000.25``: the rank is in nanoseconds."""

@@ -23,6 +23,7 @@ from itertools import count
 from typing import Final
 from uuid import UUID
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
 KeyMaker = Callable[[], bytes]
@@ -90,7 +91,7 @@ class ProducerKeys:
         )
         if not isinstance(given, str) or not 0 < len(given) <= _MOST_ADDRESS or _NO_ADDRESS.search(given):
             raise ConfigurationError(
-                f"address={given!r}: give 1 to {_MOST_ADDRESS} ASCII letters, digits and . _ : -, e.g. 'shop-1'"
+                f"address={shown(given)}: give 1 to {_MOST_ADDRESS} ASCII letters, digits and . _ : -, e.g. 'shop-1'"
             )
         self._address = given
         self._threads = threading.local()

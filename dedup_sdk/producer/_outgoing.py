@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from dedup_sdk._masking import shown
+
 HeaderValue = str | bytes | None
 _LENGTHS: Final = struct.Struct(">Hi")
 _MOST_NAME: Final = 65_535
@@ -43,7 +45,7 @@ def pack_headers(headers: Iterable[tuple[str, HeaderValue]]) -> bytes | None:
     parts: list[bytes] = []
     for name, value in headers:
         if not isinstance(name, str):
-            raise TypeError(f"header name {name!r}: give text")
+            raise TypeError(f"header name {shown(name)}: give text")
         raw, content = name.encode(), as_bytes("header value", value)
         if len(raw) > _MOST_NAME:
             raise ValueError(f"header name of {len(raw)} bytes: at most {_MOST_NAME} are kept")

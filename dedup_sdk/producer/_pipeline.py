@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
+from dedup_sdk._masking import error_shown
 from dedup_sdk.errors import OutboxError, OutboxFullError
 from dedup_sdk.producer._client_adapter import ClientAdapter, outcome_of
 from dedup_sdk.producer._outbox import Outbox, OutboxCounters, Step, Stored
@@ -331,7 +332,9 @@ class Pipeline:
             log.exception(
                 "outbox: unexpected error; nothing more is persisted or sent, make another producer"
             )
-            self.failed = OutboxError(f"the outbox's thread ended ({error!r}); make another producer")
+            self.failed = OutboxError(
+                f"the outbox's thread ended ({error_shown(error)}); make another producer"
+            )
         finally:
             self._end()
 

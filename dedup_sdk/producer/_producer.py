@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from dedup_sdk._checks import choice, flag, seconds, text, whole
+from dedup_sdk._checks import choice, flag, local_path, seconds, text, whole
 from dedup_sdk._fork_safety import keep_in_children
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError, OutboxError, OutboxLockedError
 from dedup_sdk.producer._client_adapter import ClientAdapter, PartitionChooser
 from dedup_sdk.producer._keys import KeyMaker, ProducerKeys
@@ -96,7 +97,7 @@ class DedupProducer(Producer):
             raise ConfigurationError("id_header='' is no name; give a header's, e.g. 'dedup-id'")
         for name, function in (("keys", keys), ("on_refused", on_refused)):
             if function is not None and not callable(function):
-                raise ConfigurationError(f"{name}={function!r}: give a function")
+                raise ConfigurationError(f"{name}={shown(function)}: give a function")
         self._most_waiting = whole("most_waiting", most_waiting, advice="give how many, e.g. 100_000")
         self._close_timeout_s = seconds("close_timeout", close_timeout)
         lock_wait_s = seconds("lock_wait", lock_wait)
@@ -333,7 +334,7 @@ class DedupProducer(Producer):
         if len(bearing) > 1 or dedup_id is not None or bearing[0] is None:
             raise ValueError(
                 f"the dedup key is given {len(bearing) + (dedup_id is not None)} times, or is null; give it once, "
-                f"as dedup_id= or as header {self._id_header!r}"
+                f"as dedup_id= or as header {shown(self._id_header)}"
             )
         return bearing[0], pack_headers([pair for pair in given if pair[0] != self._id_header])
 
@@ -344,28 +345,27 @@ class DedupProducer(Producer):
 def _check(topic: object, partition: object, timestamp: object) -> None:
     """Raise for arguments that a caller without a type checker may pass."""
     if not isinstance(topic, str) or not topic:
-        raise TypeError(f"topic={topic!r}: give the topic's name")
+        raise TypeError(f"topic={shown(topic)}: give the topic's name")
     if not isinstance(partition, int) or not -1 <= partition <= _MOST_PARTITION:
-        raise ValueError(f"partition={partition!r}: give a partition's number, or -1")
+        raise ValueError(f"partition={shown(partition)}: give a partition's number, or -1")
     if not isinstance(timestamp, int) or timestamp < 0:
-        raise ValueError(f"timestamp={timestamp!r}: give milliseconds since 1970, or 0 for now")
+        raise ValueError(f"timestamp={shown(timestamp)}: give milliseconds since 1970, or 0 for now")
 
 
 def _outbox(given: str | Path | Outbox, on_damage: OnDamage, *, lock_wait_s: float, fsync: bool) -> Outbox:
     if isinstance(given, str | Path):
-        if not str(given) or "\0" in str(given):
-            raise ConfigurationError(f"outbox={str(given)!r}: give a folder, e.g. 'var/outbox'")
+        folder = local_path("outbox=", given, advice="give a folder, e.g. 'var/outbox'")
         # Some builds of Python have no SQLite, and consumers need none.
         from dedup_sdk.producer._sqlite_outbox import SqliteOutbox
 
         return SqliteOutbox(
-            Path(given), lock_wait_s=lock_wait_s, fsync=fsync, set_damage_aside=on_damage == "set-aside"
+            folder, lock_wait_s=lock_wait_s, fsync=fsync, set_damage_aside=on_damage == "set-aside"
         )
     if not all(
         callable(getattr(given, name, None))
         for name in ("open", "apply", "after", "read", "fresh", "count", "close")
     ):
-        raise ConfigurationError(f"outbox={given!r}: give a folder, e.g. 'var/outbox', or an outbox")
+        raise ConfigurationError(f"outbox={shown(given)}: give a folder, e.g. 'var/outbox', or an outbox")
     return given
 
 

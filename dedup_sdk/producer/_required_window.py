@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from dedup_sdk._masking import shown
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 
@@ -39,4 +40,6 @@ def length_ms(name: str, length: object) -> int:
         window = Window.parse(length)
         if window.time_ms is not None and window.count is None and not window.is_off:
             return window.time_ms
-    raise ConfigurationError(f"{name}={length!r} is no length of time; give e.g. '4d' or timedelta(days=4)")
+    raise ConfigurationError(
+        f"{name}={shown(length)} is no length of time; give e.g. '4d' or timedelta(days=4)"
+    )

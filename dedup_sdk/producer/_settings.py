@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
@@ -66,7 +67,7 @@ def checked_partitioner(client: Mapping[str, Any]) -> str:
     for name in ("acks", "request.required.acks"):
         if str(client.get(name, "all")) not in ("all", "-1"):
             raise ConfigurationError(
-                f"{name}={client[name]!r} lets the brokers lose confirmed messages; leave it out"
+                f"{name}={shown(client[name])} lets the brokers lose confirmed messages; leave it out"
             )
     partitioner = str(client.get("partitioner", DEFAULT_PARTITIONER))
     if partitioner == "random":

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Literal
 
+from dedup_sdk._checks import choice
 from dedup_sdk.shared._protocol import ID_BYTES
 
 Scope = Literal["partition", "topic", "group", "global"]
@@ -31,8 +32,10 @@ def scope_name(
     ``id_spec`` is the canonical text of the ID spec (``str(spec)``): IDs of different specs never match,
     even where the bytes are equal. ``cluster`` is the cluster ID, or the name configured for it; empty
     where the brokers have none. For a retry topic that shares the scope of its origin, ``topic`` is the
-    origin. The encoding is injective: different parts give different names.
+    origin. The encoding is injective: different parts give different names. Raises `ConfigurationError` for another
+    ``scope``.
     """
+    choice("scope", scope, ("partition", "topic", "group", "global"))
     parts = {
         "partition": [cluster, group, topic, str(partition)],
         "topic": [cluster, group, topic],

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from dedup_sdk._checks import choice, seconds, text
 from dedup_sdk._engine.gates import Gatekeeper
+from dedup_sdk._masking import shown
 from dedup_sdk._observe import Counters
 from dedup_sdk._rule_fingerprint import known_cluster
 from dedup_sdk._strategy import Lookup, Strategy
@@ -62,7 +63,7 @@ class Shared:
         """Raise `ConfigurationError` for the first invalid setting."""
         if isinstance(self.store, type) or not callable(getattr(self.store, "claim", None)):
             raise ConfigurationError(
-                f"shared={self.store!r} is not a shared store; "
+                f"shared={shown(self.store)} is not a shared store; "
                 "give e.g. RedisStore('redis://localhost:6379/0') of dedup_adapters.redis"
             )
         choice("scope", self.scope, ("partition", "topic", "group", "global"))
@@ -76,13 +77,13 @@ class Shared:
         choice("in_flight", self.in_flight, ("park", "wait"))
         choice("on_outage", self.on_outage, ("deliver", "pause"))
         if seconds("lease", self.lease) < MIN_LEASE_S:
-            raise ConfigurationError(f"lease={self.lease!r}: give at least a second, e.g. 60")
+            raise ConfigurationError(f"lease={shown(self.lease)}: give at least a second, e.g. 60")
         given: object = self.origins  # what callers without a type checker pass
         if not isinstance(given, Mapping) or not all(
             isinstance(topic, str) and isinstance(origin, str) for topic, origin in given.items()
         ):
             raise ConfigurationError(
-                f"origins={self.origins!r}: map each topic to the topic whose scope it shares, "
+                f"origins={shown(self.origins)}: map each topic to the topic whose scope it shares, "
                 "e.g. {'orders.retry': 'orders'}"
             )
 
@@ -155,8 +156,8 @@ def shared_for(given: Shared | ClaimStore, dedup: Strategy, *, observes: bool, s
     window = dedup.window
     if isinstance(window, Window) and (window.is_off or window.time_ms is None or window.count is not None):
         raise ConfigurationError(
-            f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out "
-            "shared"
+            f"window={shown(str(window))}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave "
+            "out shared"
         )
     shared.warn_of_retries()
     shared.warn_of_lease(session_s)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing._cache import cache_folder, filled_once
 from dedup_sdk.testing._java_home import find_java
@@ -253,7 +254,7 @@ def create_topic(
         admin.create_topics([topic], operation_timeout=timeout_s)[name].result(timeout_s)
     except KafkaException as error:
         raise KafkaHelperError(
-            f"topic {name!r} was not created at {bootstrap}: {error.args[0].str()}"
+            f"topic {shown(name)} was not created at {bootstrap}: {error.args[0].str()}"
         ) from None
     deadline = time.monotonic() + timeout_s
     while True:
@@ -421,7 +422,7 @@ class LocalKafka:
         """Return host and port on which the broker itself listens for `listener` (``CLIENT``, or one of the extra)."""
         if listener not in self._ports:
             known = ", ".join(self._ports) or "none, for it was not started"
-            raise KafkaHelperError(f"LocalKafka has no listener {listener!r}: it has {known}")
+            raise KafkaHelperError(f"LocalKafka has no listener {shown(listener)}: it has {known}")
         return LOOPBACK, self._ports[listener]
 
     def start(self) -> None:

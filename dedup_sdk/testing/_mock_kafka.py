@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import confluent_kafka
 from confluent_kafka import KafkaError
 
+from dedup_sdk._masking import shown
 from dedup_sdk.errors import KafkaHelperError
 
 if TYPE_CHECKING:
@@ -247,10 +248,12 @@ class MockKafka:
         time.sleep(_ASLEEP_S)
         code = self._library.call(f"rd_kafka_mock_{function}", self._alive(), *arguments)
         if code:
-            shown = ", ".join(repr(each) for each in arguments)
-            raise KafkaHelperError(f"MockKafka: {function}({shown}) was refused: {KafkaError(code).str()}")
+            given = ", ".join(map(shown, arguments))
+            raise KafkaHelperError(f"MockKafka: {function}({given}) was refused: {KafkaError(code).str()}")
 
     def _api_key(self, request: str) -> int:
         if request not in API_KEYS:
-            raise KafkaHelperError(f"MockKafka knows no request {request!r}: one of {', '.join(API_KEYS)}")
+            raise KafkaHelperError(
+                f"MockKafka knows no request {shown(request)}: one of {', '.join(API_KEYS)}"
+            )
         return API_KEYS[request]

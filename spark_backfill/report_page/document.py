@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.findings import Findings
@@ -60,8 +61,8 @@ def read_document(place: Path) -> Document:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise BackfillError(
-                f"{path} has format {content['format']!r}, and this version draws format {FORMAT}; run the backfill "
-                "again"
+                f"{path} has format {shown(content['format'])}, and this version draws format {FORMAT}; run the "
+                "backfill again"
             )
         document = Document(
             facts=content["facts"],
@@ -84,7 +85,8 @@ def read_document(place: Path) -> Document:
         RecursionError,
     ) as error:
         raise BackfillError(
-            f"{path} is no whole report ({error!r}); give the {FINDINGS_NAME} of one, or run the backfill again"
+            f"{path} is no whole report ({error_shown(error)}); give the {FINDINGS_NAME} of one, or run the backfill "
+            f"again"
         ) from None
     if (place / MANIFEST_NAME).exists() and read_manifest(place).fingerprint != fingerprint:
         raise BackfillError(

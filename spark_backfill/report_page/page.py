@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from dedup_sdk._masking import shown
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError, one_line
@@ -43,7 +44,7 @@ def check_place(folder: Path) -> None:
             pass
     except (OSError, ValueError) as error:
         raise BackfillError(
-            f"report {str(folder)!r} cannot be a folder to write to: {error}; choose another"
+            f"report {shown(folder)} cannot be a folder to write to: {error}; choose another"
         ) from None
 
 
@@ -64,7 +65,7 @@ def write_page(document: Document, folder: Path) -> Path:
         (folder / PAGE_NAME).write_text(_html(document, advice, figures), encoding="utf-8")
     except OSError as error:
         raise BackfillError(
-            f"report {str(folder)!r} cannot be written: {error.strerror}; choose another folder"
+            f"report {shown(folder)} cannot be written: {error.strerror}; choose another folder"
         ) from None
     except Exception as error:
         raise BackfillError(

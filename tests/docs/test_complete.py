@@ -24,11 +24,11 @@ from dedup_sdk import (
 from dedup_sdk._core.reach import GRACE, Beginning
 from dedup_sdk._demo.narrator import STEPS, DemoResult, last_line, result_table
 from dedup_sdk._kafka.consumer import BATCH
-from dedup_sdk._kafka.error_text import MAX_ERROR_CHARS
 from dedup_sdk._kafka.loop import MAINTENANCE_S, MOST_UNWRITTEN
 from dedup_sdk._kafka.recovery import SLICE_S
 from dedup_sdk._kafka.session import MOST_WAITING, WAITING_SHARE
 from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._masking import MAX_ERROR_CHARS
 from dedup_sdk._observe import EventName
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._units.memory import MOST_OPEN

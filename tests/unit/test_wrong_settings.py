@@ -21,7 +21,7 @@ from dedup_sdk import (
     Window,
     header,
 )
-from dedup_sdk._checks import shown
+from dedup_sdk._masking import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,6 +27,7 @@ from redis.retry import Retry
 
 from dedup_adapters.redis._url_options import check_options
 from dedup_sdk import ConfigurationError
+from dedup_sdk.errors import shown
 
 logger = logging.getLogger("dedup_adapters")
 
@@ -63,10 +64,10 @@ def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], st
         return lambda: server, where(server)
     if not isinstance(server, str):
         raise ConfigurationError(
-            f"server={server!r}: give a URL, e.g. 'redis://localhost:6379/0', or a client of redis-py"
+            f"server={shown(server)}: give a URL, e.g. 'redis://localhost:6379/0', or a client of redis-py"
         )
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
-        raise ConfigurationError(f"timeout={timeout!r}: give seconds above 0, e.g. 1.0")
+        raise ConfigurationError(f"timeout={shown(timeout)}: give seconds above 0, e.g. 1.0")
     # An idle connection that was closed is not an outage: retry once, on another one.
     once_more = Retry(NoBackoff(), 1, supported_errors=(LostConnectionError,))
     settings: dict[str, Any] = {
@@ -154,9 +155,9 @@ def warn_of_forgetting(client: Any, where: str) -> None:
         return
     if log == "no":
         logger.warning(
-            "Redis at %s has appendonly=no, save=%r: a restart loses %s, and their duplicates are delivered; "
+            "Redis at %s has appendonly=no, save=%s: a restart loses %s, and their duplicates are delivered; "
             "set appendonly yes, appendfsync everysec",
-            where, save, "all IDs since its last snapshot" if save else "all IDs",
+            where, shown(save), "all IDs since its last snapshot" if save else "all IDs",
         )  # fmt: skip
     if policy and policy != "noeviction":
         logger.warning(

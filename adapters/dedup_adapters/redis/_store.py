@@ -15,6 +15,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from dedup_adapters.redis._clients import client_maker, passes, run_ids, told, warn_of_forgetting
 from dedup_adapters.redis._scripts import CLAIM, COMPLETE, LOAD, RELEASE, RENEW
 from dedup_sdk import ConfigurationError
+from dedup_sdk.errors import shown
 from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 
 BATCH_IDS: Final = 1_000
@@ -50,10 +51,12 @@ class RedisStore:
     ) -> None:
         given: object = prefix  # what callers without a type checker pass
         if not isinstance(given, str) or not given or {"{", "}"} & set(given):
-            raise ConfigurationError(f"prefix={prefix!r}: give text without braces, e.g. 'dedup:'")
+            raise ConfigurationError(f"prefix={shown(prefix)}: give text without braces, e.g. 'dedup:'")
         number: object = buckets
         if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST_BUCKETS:
-            raise ConfigurationError(f"buckets={buckets!r}: give a whole number from 1 to {MOST_BUCKETS:,}")
+            raise ConfigurationError(
+                f"buckets={shown(buckets)}: give a whole number from 1 to {MOST_BUCKETS:,}"
+            )
         self._ours = isinstance(server, str)
         self._make_client, self._where = client_maker(server, timeout)
         self._prefixes = [f"{prefix}{{{bucket}}}".encode() for bucket in range(buckets)]

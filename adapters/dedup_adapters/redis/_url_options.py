@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dedup_sdk import ConfigurationError
+from dedup_sdk.errors import shown
 
 _MASK: Final = "***"
 _NAME: Final = re.compile("[a-z_]{1,40}")
@@ -103,18 +104,18 @@ def check_options(url: str, *, is_cluster: bool) -> None:
     secrets = {unquote(parts.password or ""), *(value for name, value in given if name in _SECRET)} - {""}
     for name, value in given:
         if name not in known:
-            shown = name if _NAME.fullmatch(name) and name not in secrets else _MASK
+            told = name if _NAME.fullmatch(name) and name not in secrets else _MASK
             elsewhere = ", but rediss:// does" if name in _OF_TLS else ""
             raise ConfigurationError(
-                f"the URL of the shared store in Redis has the option {shown}={_MASK}, which {parts.scheme}:// does "
+                f"the URL of the shared store in Redis has the option {told}={_MASK}, which {parts.scheme}:// does "
                 f"not have{elsewhere}; leave it out, "
                 f"or give one of {', '.join(sorted(known))}; give any other with a client of redis-py"
             )
         is_value, wanted = known[name]
         if not is_value(value):
-            shown = _MASK if name in _SECRET or value in secrets else repr(value)
+            told = _MASK if name in _SECRET or value in secrets else shown(value)
             raise ConfigurationError(
-                f"the URL of the shared store in Redis has the option {name}={shown}; give {wanted}, or leave it out"
+                f"the URL of the shared store in Redis has the option {name}={told}; give {wanted}, or leave it out"
             )
     if parts.scheme != "unix":
         _check_database(dict(given).get("db", ""), unquote(parts.path).strip("/"), is_cluster=is_cluster)

@@ -10,6 +10,7 @@ from sqlalchemy import URL, Dialect, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from dedup_sdk import ConfigurationError
+from dedup_sdk.errors import shown
 
 EXAMPLE: Final = "postgresql+psycopg://user:password@host/database"
 LIBPQ: Final = ("psycopg", "psycopg2")
@@ -77,7 +78,7 @@ def _parsed(url: str) -> URL:
         ) from None
     if parsed.get_backend_name() != "postgresql":
         raise ConfigurationError(
-            f"the URL of the shared store is one of {parsed.get_backend_name()!r}, and not of PostgreSQL; "
+            f"the URL of the shared store is one of {shown(parsed.get_backend_name())}, and not of PostgreSQL; "
             f"give e.g. {EXAMPLE}"
         )
     return parsed

@@ -26,6 +26,7 @@ from dedup_adapters.sql._tables import (
 )
 from dedup_adapters.sql._taking import taking
 from dedup_sdk import ConfigurationError, IdSpec, Window, header, id_spec, ids_of
+from dedup_sdk.errors import shown
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ class Inbox:
         self._spec = id_spec(id)
         self._window_ms = _window_ms(window)
         if scope not in ("topic", "group"):
-            raise ConfigurationError(f"scope={scope!r}: choose topic or group")
+            raise ConfigurationError(f"scope={shown(scope)}: choose topic or group")
         self._by_topic = scope == "topic"
         if partitioned and (self._dialect != "postgresql" or self._window_ms is None):
             raise ConfigurationError("partitioned=True needs PostgreSQL and a window=, e.g. Window(days=7)")
@@ -261,7 +262,7 @@ def _sized(text: str) -> bytes:
 def _dialect_of(engine: object) -> str:
     if not isinstance(engine, Engine):
         raise ConfigurationError(
-            f"engine={engine!r}: give SQLAlchemy's Engine, e.g. create_engine('postgresql+psycopg://...'), or the "
+            f"engine={shown(engine)}: give SQLAlchemy's Engine, e.g. create_engine('postgresql+psycopg://...'), or the "
             "sync_engine of an AsyncEngine"
         )
     name = engine.dialect.name
@@ -281,7 +282,8 @@ def _group(group: object) -> str:
         or not _is_utf8(group)
     ):
         raise ConfigurationError(
-            f"group={group!r}: give the group's name, at most {GROUP_CHARACTERS} characters without blanks around them"
+            f"group={shown(group)}: give the group's name, at most {GROUP_CHARACTERS} characters without blanks "
+            f"around them"
         )
     return group
 
@@ -301,7 +303,7 @@ def _window_ms(window: Window | str | None) -> int | None:
     given: object = parsed  # what callers without a type checker pass
     if not isinstance(given, Window) or parsed.count is not None or parsed.time_ms is None:
         raise ConfigurationError(
-            f"window={window!r}: an inbox forgets by time only; give e.g. Window(days=7), or None"
+            f"window={shown(window)}: an inbox forgets by time only; give e.g. Window(days=7), or None"
         )
     return parsed.time_ms
 

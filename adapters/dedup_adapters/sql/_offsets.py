@@ -29,6 +29,7 @@ from sqlalchemy.exc import IntegrityError
 
 from dedup_adapters.sql._errors import InboxError, OutOfOrderError
 from dedup_sdk import ConfigurationError, Record
+from dedup_sdk.errors import shown
 
 _error: Final = methodcaller("error")
 _topic: Final = methodcaller("topic")
@@ -213,11 +214,12 @@ class KeptOffsets:
 
     def __init__(self, cluster: AdminClient, *, reset: Reset = "earliest") -> None:
         if reset not in ("earliest", "latest", "error"):
-            raise ConfigurationError(f"reset={reset!r}: choose earliest, latest or error")
+            raise ConfigurationError(f"reset={shown(reset)}: choose earliest, latest or error")
         given: object = cluster  # what callers without a type checker pass
         if not isinstance(given, AdminClient):
             raise ConfigurationError(
-                f"cluster={cluster!r}: give an AdminClient, e.g. AdminClient({{'bootstrap.servers': 'localhost:9092'}})"
+                f"cluster={shown(cluster)}: give an AdminClient, e.g. "
+                f"AdminClient({{'bootstrap.servers': 'localhost:9092'}})"
             )
         self._cluster, self._reset = cluster, reset
         self._known: dict[Coordinates, Progress] = {}
@@ -294,7 +296,7 @@ class KeptOffsets:
             moved = connection.execute(self._place.values(next_offset=each.offset), here)
             if moved.rowcount == 0:
                 raise InboxError(
-                    f"{each.topic}[{each.partition}]: group {self._group!r} has no offset in the database; "
+                    f"{each.topic}[{each.partition}]: group {shown(self._group)} has no offset in the database; "
                     "begin the partition first"
                 )
 
@@ -349,7 +351,7 @@ class KeptOffsets:
     def _by_reset(self, name: str, why: str, low: int, high: int) -> int:
         if self._reset == "error":
             raise InboxError(
-                f"{name}: group {self._group!r} has no usable offset (the topic {why}), and reset=error; set one "
+                f"{name}: group {shown(self._group)} has no usable offset (the topic {why}), and reset=error; set one "
                 "with move()"
             )
         return low if self._reset == "earliest" else high

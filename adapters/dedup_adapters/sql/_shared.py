@@ -48,6 +48,7 @@ from dedup_adapters.sql._errors import is_retryable
 from dedup_adapters.sql._query_timeout import Query, QueryTimeout
 from dedup_adapters.sql._tables import difference
 from dedup_sdk import ConfigurationError
+from dedup_sdk.errors import shown
 from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 
 logger = logging.getLogger("dedup_adapters")
@@ -93,7 +94,7 @@ class SharedStore:
                 not isinstance(word, str) or not word or set(word) & set("':\\\0")
             ):
                 raise ConfigurationError(
-                    f"{name}={value!r}: give a name without quotes, colons and backslashes, e.g. 'dedup_shared'"
+                    f"{name}={shown(value)}: give a name without quotes, colons and backslashes, e.g. 'dedup_shared'"
                 )
         lock_ms = math.ceil(1000 * _seconds("timeout", timeout))
         self._lock_ms, self._idle_ms = str(lock_ms), str(max(_LEAST_IDLE_MS, lock_ms // 2))
@@ -102,7 +103,7 @@ class SharedStore:
         given: object = self._ours or engine  # what callers without a type checker pass
         if not isinstance(given, Engine) or given.dialect.name != "postgresql":
             raise ConfigurationError(
-                f"engine={engine!r}: give SQLAlchemy's Engine of PostgreSQL, e.g. "
+                f"engine={shown(engine)}: give SQLAlchemy's Engine of PostgreSQL, e.g. "
                 "create_engine('postgresql+psycopg://...'), or its URL"
             )
         if given.dialect.driver not in LIBPQ:
@@ -355,7 +356,7 @@ class SharedStore:
 
 def _seconds(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"{name}={value!r}: give seconds above 0, e.g. 2.0")
+        raise ConfigurationError(f"{name}={shown(value)}: give seconds above 0, e.g. 2.0")
     return value
 
 

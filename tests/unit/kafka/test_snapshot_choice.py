@@ -12,9 +12,10 @@ from dedup_sdk import ConfigurationError, Deduplicator, Lookup, MemoryStore, Win
 from dedup_sdk._core.reach import StartPlan, plan_start
 from dedup_sdk._kafka.recovery import start_from_snapshot
 from dedup_sdk._marks import Marks
+from dedup_sdk._masking import redacted_url
 from dedup_sdk._store.manifest import read_manifest, write_manifest
 from dedup_sdk._store.protocol import Identity
-from dedup_sdk._store.snapshot_source import redacted_url, snapshot_locations
+from dedup_sdk._store.snapshot_source import snapshot_locations
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one
 from tests.support.snapshots import write_snapshot

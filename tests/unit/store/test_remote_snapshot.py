@@ -10,9 +10,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dedup_sdk import ConfigurationError, DedupConsumer, DedupError, Lookup, Recovery, RocksStore
 from dedup_sdk._cli.app import run
+from dedup_sdk._masking import redacted_url
 from dedup_sdk._store.backup import restore_snapshot
 from dedup_sdk._store.snapshot_copy import publish_snapshot
-from dedup_sdk._store.snapshot_source import find_remote, redacted_url
+from dedup_sdk._store.snapshot_source import find_remote
 from dedup_sdk.errors import SnapshotError
 from tests.support.marks import random_marks, write_snapshot
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from dedup_sdk._kafka.error_text import MAX_ERROR_CHARS, error_text, masked_urls
+from dedup_sdk._masking import MAX_ERROR_CHARS, error_text, masked_urls, shown
 
 SECRET = "hunter2"
 
@@ -14,10 +15,10 @@ SECRET = "hunter2"
     [
         ("one\nline\t only", "one line only"),
         ("could not reach postgresql://app:hunter2@db:5432/x", "could not reach postgresql://***@db:5432/x"),
-        ("password=hunter2, user=app", "password=***, user=app"),
-        ("{'sasl.password': 'hunter 2', 'user': 'app'}", "{'sasl.password': ***, 'user': 'app'}"),
+        ("password=hunter2, user=app", "password=***"),
+        ("{'sasl.password': 'hunter 2', 'user': 'app'}", "{'sasl.password': ***"),
         ("Authorization: Bearer abc.def", "Authorization: ***"),
-        ('api_key="a b" and API-KEY:c', "api_key=*** and API-KEY:***"),
+        ('api_key="a b" and API-KEY:c', "api_key=***"),
         ("the token is wrong", "the token is wrong"),
         ("KeyError: 'offset'", "KeyError: 'offset'"),
         ("java.security.InvalidKeyException: too short", "java.security.InvalidKeyException: too short"),
@@ -65,6 +66,12 @@ def test_an_error_is_one_line_without_credentials(text: str, shown: str) -> None
         "{'authorization': 'Negotiate a, hunter2'}",
         "Cookie: a=b; session=hunter2",
         "token: bearer hunter2",
+        "credentials=('bob', 'hunter2')",
+        "credentials=('bob',\n 'hunter2')",
+        "password='it''s hunter2'",
+        "password='it\ns hunter2'",
+        "password: a b hunter2",
+        "key: -----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----",
         " " * 3_950 + "amqp://user:hunter2" + "x" * 60 + "@host",
         " " * 249_980 + "amqp://user:hunter2" + "x" * 60 + "@host",
         "password=" + "x" * 3_950 + ", amqp://user:hunter2" + "x" * 60 + "@host",
@@ -157,3 +164,26 @@ def test_the_query_of_a_url_is_masked(told: str, shown: str) -> None:
 def test_what_is_no_query_is_shown(told: str) -> None:
     """A question mark in a path is a character of a glob."""
     assert masked_urls(told) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (f"redis://app:{SECRET}@host/0", "'redis://***@host/0'"),
+        (f"redis://app:a {SECRET}/@host/0", "'redis://***@host/0'"),
+        (Path(f"redis://app:{SECRET}@host/0"), "'redis:/***@host/0'"),
+        (["a", f"redis://app:{SECRET}@host"], "['a', 'redis://***@host']"),
+        ({"user": "app", "sasl.password": SECRET}, "{'user': 'app', 'sasl.password': ***"),
+        (f"host=db password=a {SECRET}", "'host=db password=***'"),
+        ("--columns key=COLUMN", "'--columns key=COLUMN'"),
+        ("py:shop.ids:order_id@1", "'py:shop.ids:order_id@1'"),
+        (Path("var/dedup"), "'var/dedup'"),
+        (b"x", "b'x'"),
+        (print, "<function print>"),
+        (Path, "<class Path>"),
+        (object(), "<object>"),
+    ],
+)
+def test_a_value_is_shown_without_credentials(value: object, said: str) -> None:
+    """What may be one is masked; what is none is shown as it is."""
+    assert shown(value) == said
