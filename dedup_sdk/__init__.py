@@ -14,8 +14,12 @@ More public names are in `dedup_sdk.bridge`, `dedup_sdk.errors`, `dedup_sdk.ids`
 `dedup_sdk.producer`, `dedup_sdk.shared` and `dedup_sdk.testing`. All other names may change between versions.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+
+if sys.platform == "win32":
+    raise ImportError("dedup-sdk runs on Linux and macOS: on Windows use it in WSL, or in a container")
 
 __version__: str
 

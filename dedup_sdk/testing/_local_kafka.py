@@ -1,30 +1,27 @@
-"""A real Kafka broker as a child process, from its published jars, which Maven or Ivy fetches once into the cache."""
+"""A real Kafka broker as a child process, from its published jars, which are fetched once into the cache."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
 import struct
-import subprocess
 import tempfile
 import time
 import uuid
-import zipfile
 from base64 import urlsafe_b64encode
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from dedup_sdk._checks import whole
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import KafkaHelperError
-from dedup_sdk.testing._cache import cache_folder, filled_once
 from dedup_sdk.testing._java_home import find_java
-from dedup_sdk.testing._ports import LOOPBACK, free_ports
+from dedup_sdk.testing._kafka_jars import DEFAULT_VERSION, kafka_jars
+from dedup_sdk.testing._ports import LOOPBACK, free_ports, is_free
 from dedup_sdk.testing._supervised_child import SupervisedChild
 
 if TYPE_CHECKING:
@@ -32,174 +29,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from confluent_kafka.admin import ClusterMetadata, TopicMetadata
-
-DEFAULT_VERSION = "4.1.1"
-
-_FETCH_S = 600
-_WAY_OUT = "give libs=<the folder libs/ of a Kafka distribution>"
-
-# A logger that needs no configuration file; without one the reason of a failed start would be lost.
-_LOGGER = ("org.slf4j", "slf4j-simple", "1.7.36")
-
-_POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>local</groupId><artifactId>kafka-libs</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>{}
-  </dependencies>
-</project>
-"""
-_POM_DEPENDENCY = """
-    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"""
-
-_IVY = """\
-<ivy-module version="2.0">
-  <info organisation="local" module="kafka-libs"/>
-  <dependencies>{}
-  </dependencies>
-</ivy-module>
-"""
-_IVY_DEPENDENCY = """
-    <dependency org="{}" name="{}" rev="{}" conf="*->default"/>"""
-
-
-def kafka_jars(kafka_version: str = DEFAULT_VERSION, *, libs: Path | str | None = None) -> Path:
-    """Return a folder with the jars of the broker of `kafka_version`.
-
-    The first call downloads 43 MB (6 s with Maven, about 30 s with Ivy), later ones check file sizes only. Safe for
-    several processes at once.
-
-    Args:
-        kafka_version: e.g. "4.1.1".
-        libs: a folder that has the jars already; then nothing is downloaded, and `kafka_version` is ignored.
-
-    Raises:
-        KafkaHelperError: `libs` has no broker, or there is neither Maven nor Ivy, or the download failed.
-    """
-    if libs is not None:
-        folder = Path(libs)
-        if not list(folder.glob("kafka_2.1*.jar")):
-            raise KafkaHelperError(f"libs={folder} holds no kafka_2.13-*.jar: {_WAY_OUT}")
-        return folder.resolve()
-    return filled_once(
-        cache_folder() / f"kafka-{kafka_version}", lambda partial: _fetch(kafka_version, partial)
-    )
-
-
-def ivy_jar() -> Path | None:
-    """Return pyspark's own ``ivy-*.jar``; None where pyspark is not installed."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        return None
-    return next(iter(sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))), None)
-
-
-def _fetch(kafka_version: str, folder: Path) -> None:
-    failures = []
-    for fetch in (_fetch_with_maven, _fetch_with_ivy):
-        failure = fetch(kafka_version, folder)
-        if failure is None:
-            return _verify(kafka_version, folder)
-        failures.append(failure)
-        shutil.rmtree(folder)
-        folder.mkdir()
-    raise KafkaHelperError(
-        f"Kafka {kafka_version} is not in {folder.parent} and cannot be fetched ({'; '.join(failures)}): "
-        f"install dedup-sdk[testing] or Maven, or {_WAY_OUT}"
-    )
-
-
-def _fetch_with_maven(kafka_version: str, folder: Path) -> str | None:
-    program = shutil.which("mvn")
-    if program is None:
-        return "no mvn on the PATH"
-    work = folder / "work"
-    work.mkdir()
-    (work / "pom.xml").write_text(
-        _POM.format(_dependencies(_POM_DEPENDENCY, kafka_version)), encoding="utf-8"
-    )
-    command = [
-        program,
-        "--batch-mode",
-        "--quiet",
-        f"--file={work / 'pom.xml'}",
-        # Not the user's repository: downloads stay in one folder that can be removed.
-        f"-Dmaven.repo.local={cache_folder() / 'maven'}",
-        "dependency:copy-dependencies",
-        "-DincludeScope=runtime",
-        f"-DoutputDirectory={folder}",
-    ]
-    environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
-    failure = _run_fetch("mvn", command, environment)
-    shutil.rmtree(work)
-    return failure
-
-
-def _fetch_with_ivy(kafka_version: str, folder: Path) -> str | None:
-    jar = ivy_jar()
-    if jar is None:
-        return "pyspark, whose Ivy could fetch it, is not installed"
-    work = folder / "work"
-    work.mkdir()
-    (work / "ivy.xml").write_text(
-        _IVY.format(_dependencies(_IVY_DEPENDENCY, kafka_version)), encoding="utf-8"
-    )
-    command = [
-        str(find_java().executable),
-        # Ivy writes into the home directory and reads a Maven repository there.
-        f"-Duser.home={work}",
-        "-jar",
-        str(jar),
-        "-warn",
-        "-cache",
-        str(work / "cache"),
-        "-ivy",
-        str(work / "ivy.xml"),
-        "-retrieve",
-        f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
-    ]
-    failure = _run_fetch("Ivy", command, dict(os.environ))
-    shutil.rmtree(work)
-    return failure
-
-
-def _dependencies(template: str, kafka_version: str) -> str:
-    return "".join(
-        template.format(*each) for each in (("org.apache.kafka", "kafka_2.13", kafka_version), _LOGGER)
-    )
-
-
-def _run_fetch(name: str, command: list[str], environment: dict[str, str]) -> str | None:
-    """Run `command`; return why it failed, in one line, or None."""
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_FETCH_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{name}: {error}"
-    if done.returncode == 0:
-        return None
-    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    telling = [line for line in lines if "ERROR" in line or "UNRESOLVED" in line or "FAILED" in line] or lines
-    return f"{name} ended with {done.returncode}: {telling[0][:300] if telling else 'it said nothing'}"
-
-
-def _verify(kafka_version: str, folder: Path) -> None:
-    """Refuse unreadable jars: a broken one would only fail in the middle of a test."""
-    for jar in folder.glob("*.jar"):
-        try:
-            with zipfile.ZipFile(jar) as archive:
-                archive.namelist()
-        except (OSError, zipfile.BadZipFile) as error:
-            raise KafkaHelperError(
-                f"{jar.name} of Kafka {kafka_version} is broken ({error}): try again"
-            ) from None
-    for artifact in ("kafka_2.13", "kafka-clients", "kafka-server"):
-        if not (folder / f"{artifact}-{kafka_version}.jar").exists():
-            raise KafkaHelperError(
-                f"{artifact} of Kafka {kafka_version} was not among the fetched jars: {_WAY_OUT}"
-            )
-
 
 _PAUSE_S = 0.05
 _REQUEST_TIMEOUT_S = 10.0
@@ -310,6 +139,7 @@ def _check(bootstrap: str, deadline: float, timeout_s: float, alive: Callable[[]
     time.sleep(_PAUSE_S)
 
 
+_MOST_PORT: Final = 65_535
 _LOG_TAIL_LINES = 3
 _LOG_TAIL_CHARACTERS = 600
 
@@ -347,12 +177,14 @@ QUICK_SETTINGS: Final[Mapping[str, str]] = {
 class LocalKafka:
     """A Kafka broker (KRaft, one node, broker and controller in one) for tests, demos and benchmarks.
 
-    It listens on free ports of 127.0.0.1, keeps its data in a temporary folder, and ends with the ``with`` block;
+    It listens on 127.0.0.1, keeps its data in a temporary folder, and ends with the ``with`` block;
     when this process is killed, broker and data are removed, too. Ports and data survive `kill` and `start`.
 
     Args:
         version: the Kafka version to fetch, e.g. "4.1.1".
-        libs: a folder with the broker's jars; None = fetched once into the cache (see `kafka_jars`).
+            Any but the default one needs Maven.
+        libs: a folder with the broker's jars; None = fetched once into the cache.
+        port: the port of `bootstrap`, e.g. 9092; None = a free one.
         config: broker settings, which override `QUICK_SETTINGS`; not those of listeners and folders.
         extra_listeners: listener name (capital letters) to the port that the broker *advertises* for it on 127.0.0.1:
             the port of a proxy in front. `address` returns where the broker itself listens for it.
@@ -378,6 +210,7 @@ class LocalKafka:
         *,
         version: str = DEFAULT_VERSION,
         libs: Path | str | None = None,
+        port: int | None = None,
         config: Mapping[str, str] | None = None,
         extra_listeners: Mapping[str, int] | None = None,
         heap_mib: int = 1024,
@@ -385,6 +218,11 @@ class LocalKafka:
     ) -> None:
         self._version = version
         self._libs = libs
+        self._port = (
+            None
+            if port is None
+            else whole("port", port, most=_MOST_PORT, advice="give a TCP port, e.g. 9092")
+        )
         self._config = dict(config or {})
         self._advertised = dict(extra_listeners or {})
         self._heap_mib = heap_mib
@@ -516,6 +354,12 @@ class LocalKafka:
         ]
         names = ("CLIENT", "CONTROLLER", *self._advertised)
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
+        if self._port is not None:
+            if not is_free(self._port):
+                raise KafkaHelperError(
+                    f"port={self._port} is taken on {LOOPBACK}: end what listens there, or give another port"
+                )
+            self._ports["CLIENT"] = self._port
         self._folder = Path(tempfile.mkdtemp(prefix="dedup-kafka-"))
         properties = self._folder / "server.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings().items()), encoding="utf-8")

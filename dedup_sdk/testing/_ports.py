@@ -42,7 +42,7 @@ def free_port() -> int:
     source = random.SystemRandom()
     for _ in range(_ATTEMPTS):
         port = source.randrange(_LOWEST, _HIGHEST)
-        if port not in _given and _is_free(port) and _reserve(port):
+        if port not in _given and is_free(port) and _reserve(port):
             _given.add(port)
             return port
     raise KafkaHelperError(
@@ -74,7 +74,8 @@ def _reservations(process_id: int) -> BinaryIO:
         raise KafkaHelperError(f"ports are reserved in {path}, which does not open: {error}") from None
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether a TCP port of 127.0.0.1 can be listened on."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As brokers do, so that the port of a broker that just ended counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

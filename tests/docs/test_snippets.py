@@ -8,7 +8,7 @@ import pytest
 from dedup_sdk.errors import DedupError
 from dedup_sdk.testing import MockKafka
 from dedup_sdk.testing._java_home import find_java
-from dedup_sdk.testing._local_kafka import kafka_jars
+from dedup_sdk.testing._kafka_jars import kafka_jars
 from tests.support.pages import PAGES, ROOT, SENT, Stage, page_id
 
 if TYPE_CHECKING:

