@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import index
 from pathlib import Path
 from typing import Any, Final
@@ -85,6 +85,15 @@ def text(name: str, value: object) -> None:
     """Check that a setting is text."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{name}={shown(value)}: give text")
+
+
+def configuration(name: str, value: object, *, client: str) -> dict[str, Any]:
+    """Return a copy of a client's configuration. The error names its type alone: it may have a password anywhere."""
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"{name} is of type {type(value).__name__}; give the dictionary that confluent_kafka.{client} takes"
+        )
+    return dict(value)
 
 
 def callables(name: str, value: object) -> list[Callable[..., Any]]:

@@ -27,8 +27,10 @@ MASK: Final = "***"
 _READ_CHARS: Final = 250_000
 """Characters that are read. More than are shown, because blanks and masked credentials shorten the text."""
 _SEARCHED_CHARS: Final = 4 * MAX_ERROR_CHARS
-_MOST_SHOWN: Final = 300
-"""Characters of a value, or of an exception in a log line; the rest is cut off."""
+_MOST_SHOWN: Final = 100
+"""Characters of a value; the rest is cut off."""
+_MOST_OF_ERROR: Final = 300
+"""Characters of an exception in a log line; the rest is cut off."""
 _MIN_SECRET_CHARACTERS: Final = 4
 """Minimum length of a masked secret; shorter strings are no secrets, and occur inside other words."""
 
@@ -96,7 +98,7 @@ def error_shown(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """Return other people's text in one printable line, cut to a few hundred characters."""
-    return "".join(each if each.isprintable() else "?" for each in text[:_MOST_SHOWN])
+    return "".join(each if each.isprintable() else "?" for each in text[:_MOST_OF_ERROR])
 
 
 def error_text(error: BaseException) -> str:
@@ -131,6 +133,8 @@ def masked_url(text: str) -> str:
     if found is None:
         return text
     scheme, mark, rest = found.groups()
+    # Some drivers take a user before the scheme.
+    scheme = f"{MASK}@{scheme.rpartition('@')[2]}" if "@" in scheme else scheme
     user, at, host = rest.rpartition("@")
     if at and "?" in user:
         # The question mark may be part of a password or begin a query: the rest may be secret in both cases.
@@ -182,7 +186,10 @@ def secrets_of_url(url: str) -> set[str]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    if len(text) <= _MOST_SHOWN:
+        return text
+    end = text[0] if text[0] in "'\"" else ""
+    return f"{text[:_MOST_SHOWN]}...{end}"
 
 
 def _masked_value(text: str) -> str:

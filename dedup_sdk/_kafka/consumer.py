@@ -43,6 +43,7 @@ from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import handle_error
 from dedup_sdk._kafka.closing import ClientEnd, keep_from_children, leave_group, stopped_by
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
+from dedup_sdk._kafka.fields import note_message
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
@@ -476,13 +477,16 @@ class DedupConsumer(Consumer):
     def once(self, message: Message) -> Iterator[Message]:
         """Complete a message at the end of the block; if the block raises, release it, and let the exception go on.
 
+        A note at the exception names topic, partition, offset and attempt.
         The block always runs: if messages wait in a queue of yours, ask `holds` first.
         """
         _refuse_other(message)
         self._loop.take_out(message)
         try:
             yield message
-        except BaseException:
+        except BaseException as error:
+            verdict = self._loop.verdict(message)
+            note_message(error, message, 1 if verdict is None else verdict.attempt)
             self.release(message)
             raise
         self.complete(message)
@@ -552,6 +556,12 @@ class DedupConsumer(Consumer):
             below = _below(message, offsets)
             if below is None:
                 raise ValueError("expected either message or offsets")
+            if message is not None and not below:
+                # As the plain client does.
+                code = KafkaError._INVALID_ARG  # noqa: SLF001 (public)
+                raise KafkaException(
+                    KafkaError(code, "the message has no offset: give one that poll() returned")
+                )
             self._loop.store_below(below)
 
     def consumer_group_metadata(self) -> Any:
@@ -952,7 +962,7 @@ def _completed_by(completion: Completion, settings: ClientSettings) -> Completed
 def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
     """Return, for each named partition, the offset below which it is meant; None: all partitions.
 
-    A partition with a negative offset (none, or a logical one) is left out.
+    A partition with a negative offset (none, or a logical one) is left out, and a message that has no offset.
     """
     if message is not None and offsets is not None:
         raise ValueError("message and offsets are mutually exclusive")
@@ -960,6 +970,8 @@ def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str
         _refuse_other(message)
         if message.error() is not None:
             raise KafkaException(message.error())
+        if message.offset() is None:
+            return {}
         return {(message.topic(), message.partition()): message.offset() + 1}
     if offsets is None:
         return None

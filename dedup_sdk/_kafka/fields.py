@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from gc import get_referents
 from operator import itemgetter, methodcaller
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from confluent_kafka import Message
@@ -50,6 +51,22 @@ def headers_of(message: Any) -> tuple[Any, int]:
     named = [pair for pair in found if len(get_referents(pair)) == 2]  # noqa: PLR2004 (a name and a value)
     message.set_headers(named)
     return named, len(found) - len(named)
+
+
+_NOTE: Final = "while handling "
+
+
+def note_message(error: BaseException, message: Any, attempt: int) -> None:
+    """Have an exception of a handler name its message: as a note, which tracebacks show.
+
+    A note of an earlier call is replaced, because a handler may raise the same object again.
+    """
+    notes: object = getattr(error, "__notes__", None)
+    with suppress(Exception):  # an exception's class decides what can be set
+        if isinstance(notes, list):
+            notes[:] = [each for each in notes if not str(each).startswith(_NOTE)]
+        place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+        error.add_note(f"{_NOTE}{place}, attempt {attempt}")
 
 
 def as_record(message: Any) -> Record:

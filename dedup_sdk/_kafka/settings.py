@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._checks import seconds
+from dedup_sdk._checks import configuration, seconds
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
@@ -247,13 +247,7 @@ def client_settings(
     ``more`` are settings given as keyword arguments; they take precedence over ``config``, as in the plain client.
     ``revoke_deadline``: seconds, in place of the default.
     """
-    if not isinstance(config, Mapping):
-        raise ConfigurationError(
-            # Without the value: it may contain a password.
-            f"the configuration is of type {type(config).__name__}; give the dictionary that confluent_kafka.Consumer "
-            "takes"
-        )
-    client = {**config, **(more or {})}
+    client = {**configuration("the configuration", config, client="Consumer"), **(more or {})}
     nested = client.get("default.topic.config")
     if isinstance(nested, Mapping):
         client.pop("default.topic.config")

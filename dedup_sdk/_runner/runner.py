@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from dedup_sdk._kafka.fields import note_message
 from dedup_sdk._kafka.worker_session import WorkerSession
 from dedup_sdk._runner.dead_letters import DeadLetter, DeadLetterProducer
 from dedup_sdk._runner.settings import RunSettings
@@ -192,6 +193,7 @@ class Runner:
                 finished.append(task)
                 continue
             if task.error is not None and self._settings.is_final(task.error):
+                note_message(task.error, task.message, task.attempts)
                 self._fail(task.error)
             self._workers.acknowledge(task)
         return finished
@@ -216,19 +218,18 @@ class Runner:
 
     def _handle_failure(self, task: Task, error: BaseException) -> None:
         """Handle an error after the last retry: end the run, or send a dead letter, as ``on_error`` says."""
+        known = self._session.in_flight(task.message)
+        attempts = task.attempts if known is None else known.attempt - 1 + task.attempts
+        note_message(error, task.message, attempts)
         if self._settings.is_final(error):
             self._fail(error)
             self._give_back(task)
             return
-        known = self._session.in_flight(task.message)
         if known is None:
             self._remove(task)
             self._counters.stale += 1
             return
-        attempt, digest = known
-        letter = DeadLetter.of(
-            task.message, error, group=self._group, attempts=attempt - 1 + task.attempts, digest=digest
-        )
+        letter = DeadLetter.of(task.message, error, group=self._group, attempts=attempts, digest=known.digest)
         logger.warning(
             "%s[%d]@%d: the handler failed (attempts: %d), sending a dead letter: %s",
             letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,

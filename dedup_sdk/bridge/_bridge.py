@@ -13,7 +13,7 @@ from zlib import crc32
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk._checks import choice, flag, seconds, whole
+from dedup_sdk._checks import choice, configuration, flag, seconds, whole
 from dedup_sdk._kafka.broker_check import is_silence, no_broker
 from dedup_sdk._kafka.client_errors import is_retriable, text_of
 from dedup_sdk._kafka.fields import offsets_of
@@ -113,8 +113,9 @@ class Bridge:
         self._batch_records = whole("batch_records", batch_records, advice="give how many, e.g. 10_000")
         self._topics = topic_list(topics)
         self._record_ids = RecordIds(id_spec(id), adds=use_duplicate_detection)
-        self._source_config, self._group = dict(source), group or source.get("group.id")
-        self._target_settings = target_settings(target)
+        self._source_config = configuration("source", source, client="Consumer")
+        self._group = group or self._source_config.get("group.id")
+        self._target_settings = target_settings(configuration("target", target, client="Producer"))
         # Wrong settings must fail here, not in `run`.
         source_settings(self._source_config, str(self._group or "bridge"), reports_ends=False)
         Routes(self._topics, rename, lambda _: 0)

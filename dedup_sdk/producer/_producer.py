@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from dedup_sdk._checks import choice, flag, local_path, seconds, text, whole
+from dedup_sdk._checks import choice, configuration, flag, local_path, seconds, text, whole
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError, OutboxError, OutboxLockedError
@@ -101,7 +101,8 @@ class DedupProducer(Producer):
         self._most_waiting = whole("most_waiting", most_waiting, advice="give how many, e.g. 100_000")
         self._close_timeout_s = seconds("close_timeout", close_timeout)
         lock_wait_s = seconds("lock_wait", lock_wait)
-        settings = producer_settings({**(config or {}), **client_arguments})
+        given = configuration("the configuration", {} if config is None else config, client="Producer")
+        settings = producer_settings({**given, **client_arguments})
         self._id_header = id_header
         self._keys: KeyMaker = ProducerKeys() if keys is None else keys
         self._on_delivery = settings.on_delivery

@@ -361,7 +361,7 @@ LINES: Final[dict[str, list[Line]]] = {
     ],
     "Units": [
         Line(
-            "_units/gate.py", "%s[%d]: unit %r",
+            "_units/gate.py", "%s[%d]: unit %s",
             "A unit was never ended, or is larger than the limits, and is delivered record by record. Correct the "
             "producer, or raise `Unit(records=, megabytes=)`.",
         ),

@@ -193,8 +193,8 @@ def test_a_report_that_is_none_is_one_line(dedup: Dedup, tmp_path: Path) -> None
     deep.write_text("[" * 100_000)
     for source, output, status, said in (
         (str(deep), str(tmp_path / "page"), 1, "is no whole report"),
-        ("s3://key:hunter2@b/findings.json", str(tmp_path / "page"), 2, "s3://b/findings.json is a URL; give a folder"),
-        (str(deep), "s3://key:hunter2@b/page", 2, "s3://b/page is a URL; give a folder"),
+        ("s3://key:hunter2@b/findings.json", str(tmp_path / "page"), 2, "***@b/findings.json' is a URL, and must be"),
+        (str(deep), "s3://key:hunter2@b/page", 2, "'s3://***@b/page' is a URL, and must be"),
     ):  # fmt: skip
         done = dedup("report", source, "--output", output)
         assert (done.status, done.stdout) == (status, "")

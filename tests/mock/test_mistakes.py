@@ -162,7 +162,7 @@ CONSUMER = {
     "no store": Mistake(lambda: untyped(DedupConsumer)(LEAST, dedup=LOOKUP), ("'store'",), TypeError),
     "store=None": Mistake(lambda: consumer(store=None), ("store=None", "give a folder, e.g. 'var/dedup'")),
     "a class as store": Mistake(lambda: consumer(store=RocksStore), ("store=<class RocksStore>", "give a folder")),
-    "a URL as store": Mistake(lambda: consumer(store="s3://bucket/x"), ("store=s3://***", "folder of this machine")),
+    "a URL as store": Mistake(lambda: consumer(store="s3://bucket/x"), ("store='s3://bucket/x'", "of this machine")),
     "dedup as a dictionary": Mistake(lambda: consumer(dedup={"id": "key"}), ("{'id': 'key'}", "Lookup(id=header(")),
     "dedup as an ID": Mistake(lambda: consumer(dedup=header("x")), ("header:x", "Lookup(id=header(")),
     "dedup as a class": Mistake(lambda: consumer(dedup=Lookup), ("dedup=<class Lookup>", "Lookup(id=header(")),

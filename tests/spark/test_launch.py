@@ -151,9 +151,8 @@ def test_a_failure_before_the_job_shows_no_secret(in_its_place: Callable[[str], 
     with pytest.raises(BackfillError) as caught:
         launch.backfill([*GIVEN, *KNOWN], on_spark=True)
     told = str(caught.value)
-    assert told.startswith("spark-submit ended with status 3: IOException: *** s3a://***@b/x secret.key=*** ")
+    assert told.startswith("spark-submit ended with status 3: IOException: *** s3a://***@b/x secret.key=***")
     assert told.isprintable()
-    assert told.endswith("y...")
 
 
 def test_the_last_lines_of_a_long_log_tell_the_cause(in_its_place: Callable[[str], None]) -> None:

@@ -161,8 +161,8 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
     ("wrong", "names"),
     [
         ([*GROUP, "--window", "0d"], "window of zero"),
-        ([*GROUP, "--report", "s3://key:hunter2@b/page"], "--report s3://b/page is a URL; give a folder"),
-        ([*GROUP, "--report", "a\0b"], "is not a path: leave the NUL character out"),
+        ([*GROUP, "--report", "s3://key:hunter2@b/page"], "--report 's3://***@b/page' is a URL, and must be"),
+        ([*GROUP, "--report", "a\0b"], "has a NUL character; give a folder"),
         ([*GROUP, "--window", "a week"], "'a week'"),
         ([*GROUP, "--id", "headr:x"], "'headr:x'"),
         ([*GROUP, "--id", "py:no_such_module:f@1"], "no_such_module"),

@@ -22,6 +22,8 @@ from dedup_sdk import (
     header,
 )
 from dedup_sdk._masking import shown
+from dedup_sdk.bridge import Bridge
+from dedup_sdk.producer import DedupProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,6 +149,28 @@ def assert_refused(make: Callable[..., object], name: str, value: Any) -> None:
 def test_a_wrong_setting_is_refused(make: Callable[..., object], name: str, value: Any) -> None:
     """Where it is given, and not when it is used first."""
     assert_refused(make, name, value)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda given: DedupConsumer(given, dedup=LOOKUP, store=MemoryStore()), "the configuration"),
+        (lambda given: DedupProducer(given, outbox="outbox"), "the configuration"),
+        (lambda given: Bridge(given, LEAST), "source"),
+        (lambda given: Bridge(LEAST, given), "target"),
+    ],
+    ids=["consumer", "producer", "source", "target"],
+)
+@pytest.mark.parametrize("given", ["redis://app:hunter2@host", 5, ["a"], [("sasl.password", "hunter2")]])
+def test_a_configuration_that_is_no_dictionary_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], object], name: str, given: Any
+) -> None:
+    """By its type alone: it may have a password anywhere. No outbox is made for it."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        make(given)
+    assert str(caught.value).startswith(f"{name} is of type {type(given).__name__}; give the dictionary that")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("name", "value"), cases(RUN))
