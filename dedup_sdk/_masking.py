@@ -37,6 +37,7 @@ _MIN_SECRET_CHARACTERS: Final = 4
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _CONTROLS: Final = dict.fromkeys([*range(32), 127], " ")
 _SEPARATOR: Final = r"""["'\\\]]*\s*(?:=>|->|:=|[=:]|\\u003[ad])\s*"""
+_SURE_SEPARATOR: Final = r"""(?:["'\\\]]*\s*(?:=>|->|:=|=)|["'\\]+\s*:)\s*"""
 _ERROR_NAME: Final = r"(?!(?-i:[A-Z][A-Za-z]*(?:Error|Exception): ))"
 """No match at ``KeyError: `` or at the ``Key`` of ``InvalidKeyException: ``: a message follows, which is searched
 itself."""
@@ -49,16 +50,16 @@ _REST: Final = rf"(?:[\[({{](?:{_QUOTED}|[^\])}}\"'])*[\])}}]?|{_QUOTED}|-----BE
 """The rest of the line. A value in quotes or brackets may have several lines, also one that never ends."""
 
 
-def _named(names: str) -> re.Pattern[str]:
+def _named(names: str, separator: str) -> re.Pattern[str]:
     return re.compile(
-        rf"((?:{_ERROR_NAME}(?:{names})[\w.\-]*|pass){_SEPARATOR}){_REST}", re.IGNORECASE | re.DOTALL
+        rf"((?:{_ERROR_NAME}(?:{names})[\w.\-]*|pass){separator}){_REST}", re.IGNORECASE | re.DOTALL
     )
 
 
 _NAMES: Final = "secret|passw|passphrase|pwd|token|credential|authorization|cookie"
-_NAMED_SECRET: Final = _named(f"{_NAMES}|key")
-_SURE_SECRET: Final = _named(f"{_NAMES}|(?:access|api|private)[_.-]?key")
-"""In values, where "key" is a column, a header or a record's key."""
+_NAMED_SECRET: Final = _named(f"{_NAMES}|key", _SEPARATOR)
+_SURE_SECRET: Final = _named(f"{_NAMES}|(?:access|api|private)[_.-]?key", _SURE_SEPARATOR)
+"""In values, where "key" is a column, a header or a record's key, and ``py:shop.tokens:of`` a function."""
 _QUERY: Final = re.compile(r"([^?#]*)([?#]?)(.*)", re.DOTALL)
 _SCHEME: Final = re.compile(r"(.*?)(:/+)(.*)", re.DOTALL)
 _HTTP: Final = re.compile(r"https?$", re.IGNORECASE)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from dedup_sdk._kafka.client_config import client_settings, is_setting
 from dedup_sdk.errors import ConfigurationError
@@ -127,4 +132,62 @@ def test_what_is_no_setting_is_not_shown(text: str, says: str) -> None:
     """A text that is neither a setting nor a file is named, with the form to give, without possible passwords."""
     with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
         client_settings("--client-config", [text])
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of the user's, whose function notes each call in the file of that name."""
+    asked = tmp_path / "asked"
+    (tmp_path / "shop_tokens.py").write_text(
+        "import time\nfrom pathlib import Path\nNUMBER = 5\ndef none(): ...\n"
+        f"def token(config):\n    Path({str(asked)!r}).write_text(config)\n    return 'abc', time.time() + 3600\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return asked
+
+
+def test_a_function_makes_the_tokens(tokens: Path) -> None:
+    """By its name, so that it reaches other processes, where the client calls it."""
+    settings = client_settings(
+        "--client-config",
+        ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER", "sasl.oauthbearer.config=shop",
+         "oauth_cb=py:shop_tokens:token", "bootstrap.servers=127.0.0.1:9", "log_level=0"],
+    )  # fmt: skip
+    there = pickle.loads(pickle.dumps(settings))  # noqa: S301 (its own)
+    assert there == settings
+    AdminClient(there).poll(5)
+    assert tokens.read_text() == "shop"
+
+
+def test_workers_import_the_function_themselves(tokens: Path, tmp_path: Path) -> None:
+    """A pickled configuration has the function's name, as Spark sends it."""
+    settings = client_settings("--client-config", ["oauth_cb=py:shop_tokens:token"])
+    (tmp_path / "settings").write_bytes(pickle.dumps(settings))
+    program = "import pickle; print(pickle.load(open('settings', 'rb'))['oauth_cb']('there')[0])"
+    worker = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert worker.stdout == "abc\n"
+    assert tokens.read_text() == "there"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("hunter2", "oauth_cb names no function; write e.g. oauth_cb=py:shop.kafka:token"),
+        ("py:hunter2", "oauth_cb names no function"),
+        ("py:shop_tokens:nothing", "oauth_cb=py:shop_tokens:nothing cannot be imported (AttributeError: "),
+        ("py:no_such_shop:token", "cannot be imported (ModuleNotFoundError: "),
+        ("py:shop_tokens:NUMBER", "oauth_cb=py:shop_tokens:NUMBER is 5; name a function of one argument"),
+        ("py:shop_tokens:none", "is <function none>; name a function of one argument"),
+    ],
+)
+@pytest.mark.usefixtures("tokens")
+def test_what_is_no_function_is_refused_in_one_line(value: str, said: str) -> None:
+    """Before a client is made; a value that may be a token is not shown."""
+    with pytest.raises(ConfigurationError) as caught:
+        client_settings("--client-config", [f"oauth_cb={value}"])
+    assert said in str(caught.value)
     assert "hunter2" not in str(caught.value)

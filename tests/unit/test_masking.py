@@ -177,6 +177,8 @@ def test_what_is_no_query_is_shown(told: str) -> None:
         (f"host=db password=a {SECRET}", "'host=db password=***'"),
         ("--columns key=COLUMN", "'--columns key=COLUMN'"),
         ("py:shop.ids:order_id@1", "'py:shop.ids:order_id@1'"),
+        ("py:shop.tokens:token", "'py:shop.tokens:token'"),
+        (f'{{"password": "{SECRET}"}}', "'{\"password\": ***'"),
         (Path("var/dedup"), "'var/dedup'"),
         (b"x", "b'x'"),
         (print, "<function print>"),

@@ -103,6 +103,7 @@ class Oracle:
         """Note that the group's offsets are gone: nobody knows of a move any more, only of what was done."""
         self.set_to(group, partition, self._broker.logs[partition].end)
         self.excused[group] |= self.ever_excused[group]
+
     # --- seeks -------------------------------------------------------------------------------------------------------
 
     def seek(self, group: str, partition: int, target: int, *, forward: bool) -> None:
