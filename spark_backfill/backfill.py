@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dedup_sdk._masking import shown
 from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base, check_base, open_base
@@ -172,7 +173,7 @@ def _check_ids(
         raise BackfillError(f"{lacks}, and does --columns name the columns that it reads?{found}")
     records, unkeyed = tally.records - tally.archived, tally.unkeyed - tally.archived_unkeyed
     if records and records == unkeyed and not (base is not None and base.manifest.marks):
-        raise BackfillError(f"{_lacks(records, f'topic {options.topic!r}', options)}?")
+        raise BackfillError(f"{_lacks(records, f'topic {shown(options.topic)}', options)}?")
 
 
 def _lacks(records: int, source: str, options: Options) -> str:

@@ -108,7 +108,9 @@ def check_columns(
         if name in places:
             dotted = place.column in columns
             quoted = f"; for the column whose name has a dot write {name}=`{place.column}`" if dotted else ""
-            missing.append(f"no column {place.column!r}, where --columns says that {name} stands{quoted}")
+            missing.append(
+                f"no column {shown(place.column)}, where --columns says that {name} stands{quoted}"
+            )
         elif name == "offset":
             missing.append(
                 "no offsets, without which nobody can say what was processed of it: name their column with --columns "
@@ -118,12 +120,12 @@ def check_columns(
             unit = ":ms" if name == "timestamp" else ""
             nowhere = f", or --columns {name}=- if its records have none" if name in _MAY_BE_NOWHERE else ""
             missing.append(
-                f"no column {name!r}: say where it stands with --columns {name}=COLUMN{unit}{nowhere}"
+                f"no column {shown(name)}: say where it stands with --columns {name}=COLUMN{unit}{nowhere}"
             )
     if missing:
         more = f" and {len(columns) - _MOST_NAMES} more" if len(columns) > _MOST_NAMES else ""
         listed = f"{', '.join(columns[:_MOST_NAMES]) or 'no columns'}{more}"
-        raise ConfigurationError(f"archive {archive!r} has {'; '.join(missing)}; it has {listed}")
+        raise ConfigurationError(f"archive {shown(archive)} has {'; '.join(missing)}; it has {listed}")
 
 
 def parse_columns(texts: Sequence[str]) -> dict[str, ColumnPlace]:
@@ -142,8 +144,8 @@ def parse_columns(texts: Sequence[str]) -> dict[str, ColumnPlace]:
             )
         if name not in (*KAFKA_COLUMNS, NAMES_LIST, VALUES_LIST) and name.removeprefix(HEADER) in ("", name):
             raise ConfigurationError(
-                f"--columns {entry!r}: Kafka has no column {name!r}; its columns are {', '.join(KAFKA_COLUMNS)}, and "
-                f"{HEADER}NAME is a header"
+                f"--columns {shown(entry)}: Kafka has no column {shown(name)}; its columns are "
+                f"{', '.join(KAFKA_COLUMNS)}, and {HEADER}NAME is a header"
             )
         if name in places:
             raise ConfigurationError(f"--columns maps {name} twice: {places[name]} and {column}; give one")
@@ -168,7 +170,9 @@ def _place(entry: str, name: str, text: str) -> ColumnPlace:
     forms = _FORMS.get(HEADER if name.startswith(HEADER) else name, ())
     if form and form not in forms:
         known = ", ".join(forms) or "none"
-        raise ConfigurationError(f"--columns {entry!r}: {name} has no form {form!r}; its forms: {known}")
+        raise ConfigurationError(
+            f"--columns {shown(entry)}: {name} has no form {shown(form)}; its forms: {known}"
+        )
     if column == NOWHERE and (form or name not in _MAY_BE_NOWHERE):
         raise ConfigurationError(f"--columns {shown(entry)}: a record always has {name}; name its column")
     if column == ALL_OTHERS and (name, form) != ("value", "json"):
@@ -182,10 +186,10 @@ def _pattern(entry: str, text: str) -> str:
     try:
         groups = re.compile(text).groups
     except re.error as error:
-        raise ConfigurationError(f"--columns {entry!r}: {text!r} is no pattern ({error})") from None
+        raise ConfigurationError(f"--columns {shown(entry)}: {shown(text)} is no pattern ({error})") from None
     if groups != 1:
         raise ConfigurationError(
-            f"--columns {entry!r}: {text!r} has {groups} groups, and one says what it finds; write e.g. "
+            f"--columns {shown(entry)}: {shown(text)} has {groups} groups, and one says what it finds; write e.g. "
             "partition=path:/partition_([0-9]+)/"
         )
     return text

@@ -175,7 +175,7 @@ class _Parser(argparse.ArgumentParser):
         if not message.startswith("unrecognized"):
             self.refuse(f"{message}; see {self.prog} --help")
         # Arguments that it does not know may be settings of a client.
-        shown, hint = masked_settings(message), "; "
+        told, hint = masked_settings(message), "; "
         unknown = _UNKNOWN.search(message)
         if unknown and unknown[0] in _OF_SPARK_SUBMIT:
             hint = f": {unknown[0]} is an option of spark-submit: put it into $DEDUP_SPARK_ARGS; "
@@ -183,7 +183,7 @@ class _Parser(argparse.ArgumentParser):
             close := get_close_matches(unknown[0], self._option_string_actions, n=1, cutoff=_ALIKE)
         ):
             hint = f"; did you mean {close[0]}? "
-        self.refuse(f"{shown}{hint}see {self.prog} --help")
+        self.refuse(f"{told}{hint}see {self.prog} --help")
 
     def refuse(self, message: str, status: int = USAGE_STATUS) -> NoReturn:
         self.say(f"{ERROR}{masked_urls(message)}")

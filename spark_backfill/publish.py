@@ -404,10 +404,12 @@ def _check_free(folder: OutputFolder, before: bytes | None, existing: Existing) 
     place, foreign = folder.place, _listed_in(before) is None
     if before is not None:
         if existing is Existing.REFUSED:
-            raise BackfillError(f"output {place!r} holds a snapshot: choose another, or give --overwrite")
+            raise BackfillError(
+                f"output {shown(place)} holds a snapshot: choose another, or give --overwrite"
+            )
         if not folder.replaces:
             raise BackfillError(
-                f"output {place!r} holds a snapshot, which this file system cannot replace at once: choose another"
+                f"output {shown(place)} holds a snapshot, which this file system cannot replace at once: choose another"
             )
     else:
         # A snapshot may have come since: then it is found again at the end.
@@ -415,7 +417,7 @@ def _check_free(folder: OutputFolder, before: bytes | None, existing: Existing) 
         foreign = not all(name in known or _OURS.fullmatch(name) for name in folder.names())
     if foreign:
         raise BackfillError(
-            f"output {place!r} holds files that are no snapshot: choose an empty or a new folder"
+            f"output {shown(place)} holds files that are no snapshot: choose an empty or a new folder"
         )
 
 

@@ -292,7 +292,9 @@ class CallbackErrors:
             if not self._closing:
                 raise
             logger.warning(
-                "a callback raised while the consumer closes; only logged: %r", error, exc_info=error
+                "a callback raised while the consumer closes; only logged: %s",
+                error_shown(error),
+                exc_info=error,
             )
 
     def begin_close(self) -> None:
