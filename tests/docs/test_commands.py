@@ -30,7 +30,7 @@ EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["op
 SPARK_OPTIONS = {
     "--archives", "--conf", "--deploy-mode", "--driver-memory", "--executor-cores", "--executor-memory", "--master",
     "--name",
-    "--num-executors", "--packages",
+    "--num-executors", "--packages", "--py-files",
 }  # fmt: skip
 COMMANDS = [(page, words) for page in PAGES if page.name != "cli.md" for words in shell_commands(page)]
 
