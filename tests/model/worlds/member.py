@@ -71,7 +71,10 @@ class Member:
             {"group.id": group, "auto.offset.reset": reset, "auto.commit.interval.ms": 10**9}
         )
         chosen = Recovery(history=history, timeout=0 if impatient else None, on_full_disk=world.on_full_disk)
-        self.client, self.callback_errors = ModelClient(broker, group), CallbackErrors()
+        self.client, self.callback_errors = (
+            ModelClient(broker, group, in_time=world.orderly),
+            CallbackErrors(),
+        )
         self.session = Session(self.engine, self.client, settings, chosen, self.callback_errors)
         self.judge = BatchClassifier(self.engine, self.session, observing=False)
         self.in_flight: list[Message] = []
