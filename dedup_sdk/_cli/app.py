@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from dedup_sdk._cli.adopt import adopt
 from dedup_sdk._cli.backfill import BackfillCommand, backfill, report
 from dedup_sdk._cli.bridge import bridge
 from dedup_sdk._cli.console import printable
@@ -83,6 +84,7 @@ snapshots_app.command(cls=Command)(load)
 app.add_typer(snapshots_app, name="snapshots")
 app.command(cls=Command)(redrive)
 app.command(cls=Command)(rewind)
+app.command(cls=Command)(adopt)
 app.command(cls=Command)(window_check)
 app.command(cls=Command)(bridge)
 app.command(cls=Command)(dump)

@@ -24,6 +24,13 @@ Group = Annotated[
         "--group", help="The consumer group; needed where the folder holds several.", show_default=False
     ),
 ]
+OneGroup = Annotated[str, typer.Option("--group", help="The consumer group.", show_default=False)]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--partition", min=0, help="Only this partition; may be repeated [default: all].", show_default=False
+    ),
+]
 Cluster = Annotated[
     str | None,
     typer.Option(

@@ -9,12 +9,22 @@ import typer
 from rich.table import Table
 
 from dedup_sdk._cli.console import print_table, printable
-from dedup_sdk._cli.options import Bootstrap, ClientConfig, Execute, Json, Quiet, Topic, cluster_client
-from dedup_sdk._kafka.rewind import Move, Rewind, Target
+from dedup_sdk._cli.options import (
+    Bootstrap,
+    ClientConfig,
+    Execute,
+    Json,
+    OneGroup,
+    Partitions,
+    Quiet,
+    Topic,
+    cluster_client,
+)
+from dedup_sdk._kafka.group_offsets import GroupOffsets
+from dedup_sdk._kafka.rewind import Move, Target, commits_of, plan_moves
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 
-OfGroup = Annotated[str, typer.Option("--group", help="The consumer group.", show_default=False)]
 ToOffset = Annotated[int | None, typer.Option("--to-offset", help="To this offset.", show_default=False)]
 ToDatetime = Annotated[
     str | None,
@@ -28,18 +38,12 @@ ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the beginnin
 By = Annotated[
     int | None, typer.Option("--by", help="By this many offsets; back when negative.", show_default=False)
 ]
-Partitions = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--partition", min=0, help="Only this partition; may be repeated [default: all].", show_default=False
-    ),
-]
 
 
 def rewind(
     *,
     bootstrap: Bootstrap = None,
-    group: OfGroup,
+    group: OneGroup,
     topic: Topic,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = None,
@@ -72,10 +76,10 @@ def rewind(
         by=by,
     )
     servers, settings = cluster_client(bootstrap, client_config)
-    with closing(Rewind(servers, group, topic, settings)) as offsets:
+    with closing(GroupOffsets(servers, group, topic, settings)) as offsets:
         offsets.refuse_members()
-        moves = offsets.plan(target, partition or ())
-        changed = offsets.commit(moves) if execute else 0
+        moves = plan_moves(offsets, target, partition or ())
+        changed = offsets.commit(commits_of(moves)) if execute else 0
     if json_output:
         report = {
             "group": group,

@@ -124,7 +124,8 @@ class Recovery:
             for handled, so that later copies of such messages are delivered (as unverified, until the window has
             passed). ``assume-processed``: all messages before them are, so that later copies are hidden; **if one of
             the messages was not handled, its copy is lost**. None: you have not chosen. That is ``none``, and each
-            partition with such a commit logs a warning with both ways.
+            partition with such a commit logs a warning with both ways. The first start decides; ``dedup adopt``
+            changes ``none`` later.
         without_commit: for a group whose committed offsets are gone (they expired, or were deleted) while the store has
             the group's history. ``resume``: delivery goes on where the store ends, with one warning for each partition.
             ``reset``: delivery begins where ``auto.offset.reset`` says; all messages from there on are delivered again.
@@ -488,9 +489,10 @@ def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recov
     if void is Void.NO_TEXT and chosen.history is None:
         logger.warning(
             "%s[%d]: the group has committed %d without this package: no earlier message counts as handled, and a copy "
-            'of one is delivered. If your group has handled all of them, set Recovery(history="assume-processed"): '
-            "copies are hidden then, and the copy of a message that was not handled is lost. Set "
-            'Recovery(history="none") to leave it as it is, without this line',
+            "of one is delivered. If your group has handled all of them, stop it and run dedup adopt, or set "
+            'Recovery(history="assume-processed") before its first start: copies are hidden then, and the copy of a '
+            'message that was not handled is lost. Set Recovery(history="none") to leave it as it is, without this '
+            "line",
             assigned.topic, assigned.partition, start.offset,
         )  # fmt: skip
         return

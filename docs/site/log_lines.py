@@ -274,8 +274,8 @@ LINES: Final[dict[str, list[Line]]] = {
         Line(
             "_kafka/recovery.py", "%s[%d]: the group has committed %d without",
             "The group was used before without this package, or a tool or another program has set its offsets. Choose "
-            "with `Recovery(history=)` ([first steps](start.md#your-group-exists-already)); to set a group back, use "
-            "`dedup rewind`.",
+            "with `dedup adopt` or `Recovery(history=)` ([first steps](start.md#your-group-exists-already)); to set "
+            "a group back, use `dedup rewind`.",
         ),
         Line(
             "_kafka/recovery.py", "%s[%d]: the group has committed %d, and",

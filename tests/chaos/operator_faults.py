@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final, Literal
 
-from dedup_sdk._kafka.rewind import Rewind as RewindTool
-from dedup_sdk._kafka.rewind import Target
+from dedup_sdk._kafka.group_offsets import GroupOffsets
+from dedup_sdk._kafka.rewind import Target, commits_of, plan_moves
 from dedup_sdk.errors import RecoveryError
 from tests.chaos.group_offsets import (
     PATIENCE_S,
@@ -109,10 +109,10 @@ def _move(stage: Stage, older: Mapping[int, Stand]) -> None:
 def _rewind(stage: Stage, partition: int, offset: int) -> None:
     """Rewind like ``dedup rewind``, once it sees that no member is left."""
     deadline = time.monotonic() + PATIENCE_S
-    with closing(RewindTool(stage.bed.kafka.bootstrap, stage.topic, stage.topic)) as tool:
+    with closing(GroupOffsets(stage.bed.kafka.bootstrap, stage.topic, stage.topic)) as tool:
         while True:
             try:
-                tool.commit(tool.plan(Target(offset=offset), [partition]))
+                tool.commit(commits_of(plan_moves(tool, Target(offset=offset), [partition])))
             except RecoveryError:
                 if time.monotonic() > deadline:
                     raise
