@@ -17,7 +17,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -52,6 +52,8 @@ logger = logging.getLogger("dedup_sdk")
 
 Coordinates = tuple[str, int]
 """Topic and partition."""
+SetBack = Literal["again", "known"]
+"""What becomes of handled records after an assignment below the committed offset."""
 
 
 class Wait(NamedTuple):
@@ -164,6 +166,8 @@ class Start:
     """How the log is known to differ from the log that the group committed in; None unless a difference is known."""
     reopened: bool = False
     """``offset`` is this consumer's own position, which the group may not have committed yet; see ``acknowledged``."""
+    asked: int | None = None
+    """The lower offset that the user gave instead of ``offset``; it counts where ``metadata`` turns out to be void."""
     acknowledged: int | None = None
     """With ``reopened``: the offset that the broker confirmed last; None when there was none."""
 
@@ -514,8 +518,9 @@ OFFSET_TAIL: Final = -2000
 class Starts:
     """Finds start offsets: given by the user's callback, committed by the group, or by ``auto.offset.reset``."""
 
-    def __init__(self, client: Client, reset: Reset) -> None:
-        self._client, self._reset = client, reset
+    def __init__(self, client: Client, reset: Reset, set_back: SetBack | None = None) -> None:
+        self._client, self._reset, self._set_back = client, reset, set_back
+        self._is_told = False
 
     def start(self, wanted: TopicPartition, committed: TopicPartition) -> Start:
         """Return where a partition starts; raises `KafkaException` or `DedupError`."""
@@ -536,11 +541,28 @@ class Starts:
                 void=why_void(committed.metadata, committed=committed.offset),
                 void_rule=rule_named_in(committed.metadata),
             )
+        if asked < committed.offset:
+            if self._set_back == "known" and metadata is not None and metadata.low <= asked:
+                # All records between are completed: to read them again would hide each of them.
+                return Start(offset=committed.offset, metadata=metadata, asked=asked)
+            self._tell_of_set_back(wanted, asked, committed.offset)
         if metadata is not None and asked < committed.offset:
             return Start(offset=asked, metadata=set_back(metadata, asked), must_commit_first=True)
         return Start(
             offset=asked, era=new_era() if metadata is None else metadata.era, must_commit_first=True
         )
+
+    def _tell_of_set_back(self, wanted: TopicPartition, asked: int, committed: int) -> None:
+        """Log once, unless the user has chosen, that an assignment sets the group back."""
+        if self._set_back is not None or self._is_told:
+            return
+        self._is_told = True
+        logger.warning(
+            "%s[%d]: your program assigned it at %d, below the committed offset %d: all messages from there on are "
+            "handled again, at each such assignment. To hide those that the group has handled, set "
+            'Recovery(set_back="known"); set Recovery(set_back="again") to leave it as it is, without this line',
+            wanted.topic, wanted.partition, asked, committed,
+        )  # fmt: skip
 
     def resolve(self, wanted: TopicPartition) -> int:
         """Return the offset that a logical one (beginning, end, a count before the end) stands for now."""

@@ -43,6 +43,7 @@ from dedup_sdk._kafka.assignment import (
     Assigned,
     Coordinates,
     LogChange,
+    SetBack,
     Start,
     Starts,
     State,
@@ -129,6 +130,11 @@ class Recovery:
         without_commit: for a group whose committed offsets are gone (they expired, or were deleted) while the store has
             the group's history. ``resume``: delivery goes on where the store ends, with one warning for each partition.
             ``reset``: delivery begins where ``auto.offset.reset`` says; all messages from there on are delivered again.
+        set_back: for offsets below the committed one that your program assigns (``on_assign``, ``assign``). ``again``:
+            all messages from there on are handled again. ``known``: the messages that the group has handled are not;
+            delivery begins at the committed offset, unless the group's history does not reach back to yours. **Not for
+            offsets that you keep elsewhere**: there a lower one says that messages were not handled. None: you have not
+            chosen. That is ``again``, and the first such assignment logs a warning.
         timeout: seconds after which a partition starts although its store is not up to date: messages that depend on
             the missing part are delivered as unverified, and counted, until the window has passed; some of them are
             duplicates. None: the partition waits, and delivers nothing, until its store is up to date.
@@ -146,6 +152,7 @@ class Recovery:
     snapshot: tuple[str, ...] = field(default=(), repr=False)  # a URL may contain a password
     history: History | None = None
     without_commit: WithoutCommit = "resume"
+    set_back: SetBack | None = None
     timeout: float | None = None
     on_full_disk: OnFullDisk = "pause"
 
@@ -157,6 +164,7 @@ class Recovery:
             snapshot: SnapshotLocations | None = None,
             history: History | None = None,
             without_commit: WithoutCommit = "resume",
+            set_back: SetBack | None = None,
             timeout: float | None = None,
             on_full_disk: OnFullDisk = "pause",
         ) -> None: ...
@@ -168,6 +176,8 @@ class Recovery:
             if self.history is not None:
                 choice("history", self.history, get_args(History))
             choice("without_commit", self.without_commit, get_args(WithoutCommit))
+            if self.set_back is not None:
+                choice("set_back", self.set_back, get_args(SetBack))
             if self.timeout is not None:
                 seconds("timeout", self.timeout)
             choice("on_full_disk", self.on_full_disk, get_args(OnFullDisk))
@@ -387,6 +397,8 @@ def _validate_history(
         start = discard_other_log(assigned, start, start.metadata, recovery.chosen)
     if start.rule not in (None, partition.terms.rule):
         start = _discard_other_rule(assigned, start, partition)
+    if start.asked is not None and start.metadata is None:
+        start = replace(start, offset=start.asked, asked=None, must_commit_first=True)
     if start.void is not None:
         _log_void_reason(assigned, start, start.void, recovery.chosen)
     start = yield from _check_log_if_needed(recovery, start, partition)

@@ -101,7 +101,7 @@ class Session:
         self._client = client
         self._settings = settings
         self._chosen = chosen
-        self._starts = Starts(client, settings.reset)
+        self._starts = Starts(client, settings.reset, chosen.set_back)
         self._backoff = Backoff(client.requests, client.readers)
         self._window_check = WindowCheck(engine, client, settings)
         self._asked: dict[Coordinates, TopicPartition] = {}

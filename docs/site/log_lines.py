@@ -278,6 +278,11 @@ LINES: Final[dict[str, list[Line]]] = {
             "a group back, use `dedup rewind`.",
         ),
         Line(
+            "_kafka/assignment.py", "%s[%d]: your program assigned it at %d",
+            "Your `on_assign` or `assign()` gives an offset below the committed one. Choose with "
+            "[`Recovery(set_back=)`](recovery.md).",
+        ),
+        Line(
             "_kafka/recovery.py", "%s[%d]: the group has committed %d, and",
             "The last commit has no valid text, because the group was used without this package or a tool reset it. "
             "Use `dedup rewind` instead of a reset tool.",

@@ -19,6 +19,7 @@ from tests.support.consuming import (
     commit_text,
     committed,
     committed_metadata,
+    lookup,
     poll_quiet,
     poll_some,
     values,
@@ -27,6 +28,10 @@ from tests.support.consuming import (
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
+
+
+SET_BACK = "below the committed offset"
+"""What the line says that an assignment sets the group back."""
 
 
 def at(offset: int) -> TopicPartition:
@@ -58,6 +63,56 @@ def test_an_offset_set_back_by_the_user_keeps_the_history(
     metadata = committed_metadata(kafka.bootstrap, "g", "orders")
     assert metadata is not None
     assert (metadata.low, metadata.complete) == (0, True)
+
+
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_an_overlap_of_known_messages_makes_none_new(
+    make: Make, send: Send, *, same_disk: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With ``set_back="known"`` they are not handled again, at no assignment; the default says once that they are."""
+    send("a", "b", "c")
+    with make("orders") as first:
+        poll_some(first, 3)
+    store: dict[str, Any] = {} if same_disk else {"store": MemoryStore()}
+    known = make(recovery=Recovery(set_back="known"), **store)
+    known.subscribe(["orders"], on_assign=begin_at(1))
+    assert poll_quiet(known) == []
+    send("a", "d")
+    assert values(poll_quiet(known)) == ["d"]
+    assert known.counters.verdicts["unverified"] == 0
+    known.close()
+    assert SET_BACK not in caplog.text
+
+    again = make(**store)
+    again.subscribe(["orders"], on_assign=begin_at(1))
+    assert values(poll_quiet(again)) == ["b", "c", "d"]
+    again.unsubscribe()
+    again.subscribe(["orders"], on_assign=begin_at(1))
+    assert values(poll_quiet(again)) == ["b", "c", "d"]
+    (line,) = [each.getMessage() for each in caplog.records if SET_BACK in each.getMessage()]
+    assert 'Recovery(set_back="known")' in line
+    again.close()
+
+    caplog.clear()
+    chosen = make(recovery=Recovery(set_back="again"), **store)
+    chosen.subscribe(["orders"], on_assign=begin_at(1))
+    assert values(poll_quiet(chosen)) == ["b", "c", "d"]
+    assert SET_BACK not in caplog.text
+
+
+@pytest.mark.parametrize("metadata", ["", commit_text(3, low=2), commit_text(3, dedup=lookup(window="9n"))])
+def test_an_overlap_of_unknown_messages_is_handled(
+    make: Make, send: Send, kafka: MockKafka, metadata: str
+) -> None:
+    """Also with ``set_back="known"``.
+
+    The group's history does not reach back so far, or does not exist by this rule.
+    """
+    send("a", "b", "c", "d")
+    commit_plainly(kafka.bootstrap, "g", "orders", 3, metadata=metadata)
+    consumer = make(recovery=Recovery(set_back="known"))
+    consumer.subscribe(["orders"], on_assign=begin_at(1))
+    assert values(poll_quiet(consumer)) == ["b", "c", "d"]
 
 
 @pytest.mark.parametrize(
