@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -228,6 +228,8 @@ class Assigned:
     """The result or the progress of recovery, for the log line."""
     replayed: int = 0
     """Records that recovery has replayed."""
+    reached: tuple[int, int] | None = None
+    """The offset that its replay has reached, and the end of the replay; None before a replay."""
     seconds: float = 0.0
     """Duration of its recovery in seconds."""
 
@@ -347,6 +349,10 @@ class Assigned:
         self.note, self.replayed = note, self.replayed + records
         if records:
             self.silent_since = 0.0
+
+    def note_reached(self, offset: int, end: int) -> None:
+        """Set the offset that the replay has reached, and its end."""
+        self.reached = offset, end
 
     def be_ready(
         self,
@@ -592,6 +598,32 @@ def set_back(history: CommitMetadata, offset: int) -> CommitMetadata:
     Its era is new, so that a store which knows no more than the commit also recognises the rewind.
     """
     return replace(history, low=min(history.low, offset), era=new_era(), done=None)
+
+
+MOST_LISTED = 5
+"""Partitions that a log line lists at most."""
+
+
+def warn_of_recovering(partitions: Collection[Assigned]) -> None:
+    """Log one warning if the consumer closes before partitions deliver: the loop may have taken that for the end."""
+    found = [each for each in partitions if each.state in RECOVERING]
+    if not found:
+        return
+    listed = ", ".join(map(_progress_text, found[:MOST_LISTED]))
+    logger.warning(
+        "the consumer closes while %d of its %d partitions recover, which deliver nothing meanwhile: %s%s. If your "
+        "loop ended because poll() gave None, or consume() nothing: that is not the end of the topic. Iterate with "
+        "idle_timeout=, which does not count recoveries. To make recoveries short, keep store= on a disk that stays, "
+        "or give Recovery(snapshot=)",
+        len(found), len(partitions), listed, ", ..." if len(found) > MOST_LISTED else "",
+    )  # fmt: skip
+
+
+def _progress_text(assigned: Assigned) -> str:
+    how_far = assigned.state.value
+    if assigned.reached is not None:
+        how_far = f"replayed up to offset {assigned.reached[0]} of {assigned.reached[1]}"
+    return f"{assigned.topic}[{assigned.partition}] ({how_far})"
 
 
 MANY = 10_000

@@ -37,7 +37,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.assignment import status_of
+from dedup_sdk._kafka.assignment import status_of, warn_of_recovering
 from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import handle_error
@@ -242,10 +242,12 @@ class DedupConsumer(Consumer):
     def poll(self, timeout: float = -1) -> Message | None:
         """Return the next message that is no duplicate, or an error event; None after ``timeout`` s (-1: no limit).
 
-        It returns in time even if all records that come are duplicates. With ``completion="on-next-call"`` it first
-        completes the messages that you got before. So a call whose result you drop loses a message: `asyncio.to_thread`
-        and other thread pools, whose tasks may be cancelled, may call this method with ``completion="explicit"`` only
-        (else `RuntimeError`); do not let a function that calls it be cancelled, either.
+        It returns in time even if partitions recover, or all records that come are duplicates: None says nothing about
+        the end of the topic. For a loop that ends there, iterate with ``idle_timeout``. With
+        ``completion="on-next-call"`` it first completes the messages that you got before. So a call whose result you
+        drop loses a message: `asyncio.to_thread` and other thread pools, whose tasks may be cancelled, may call this
+        method with ``completion="explicit"`` only (else `RuntimeError`); do not let a function that calls it be
+        cancelled, either.
         """
         interruption = self._interruption
         if self._ready and not interruption.happened and time.monotonic() < interruption.maintenance_at:
@@ -270,7 +272,8 @@ class DedupConsumer(Consumer):
         """Return up to ``num_messages`` messages that are no duplicates; fewer (or none) after ``timeout`` seconds.
 
         Like the plain client it waits until so many have come or the time is up. It does not wait again to replace
-        duplicates if there is a message to return. Error events are among the messages, in their place.
+        duplicates if there is a message to return. Error events are among the messages, in their place. An empty list
+        says nothing about the end of the topic, as None from `poll`.
         """
         try:
             num_messages = operator.index(num_messages)
@@ -737,6 +740,7 @@ class DedupConsumer(Consumer):
         self._callback_errors.begin_close()
         with self._access.lock:
             self._access.until_client_free()
+            warn_of_recovering(self._session.assigned.values())
             self._session.close_by(until)
             by_hand = self._session.assigned.keys() - self._session.of_group
             self._callback_errors.run(self._assignment.part)

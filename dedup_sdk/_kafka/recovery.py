@@ -850,6 +850,7 @@ def _fold(
     )
     epoch = None if recovery.assigned.start is None else recovery.assigned.start.leader_epoch
     reached, heard = begin, time.monotonic()
+    recovery.assigned.note_reached(begin, plan.replay_to)
     for batch in reader.slices(begin, plan.replay_to, recovery.engine.keys):
         if watch.is_over:
             _start_without_replay(recovery, partition, plan)
@@ -864,6 +865,7 @@ def _fold(
         partition.fold(batch.offsets, batch.timestamps, batch.digests, batch.end)
         reached, heard = batch.end, time.monotonic()
         recovery.assigned.replay(recovery.assigned.note, len(batch.offsets))
+        recovery.assigned.note_reached(batch.end, plan.replay_to)
         watch.note(batch.end)
         recovery.engine.trim()
         yield None

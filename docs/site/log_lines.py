@@ -164,6 +164,11 @@ LINES: Final[dict[str, list[Line]]] = {
             "A callback tried to change the assignment while the consumer closed. Remove that call from the callback.",
         ),
         Line(
+            "_kafka/assignment.py", "the consumer closes while",
+            "Your program ended before the partitions had recovered. If its loop ends with the first `None`, "
+            "[iterate with `idle_timeout`](completion.md#when-does-a-loop-end).",
+        ),
+        Line(
             "_kafka/guards.py", "a callback raised while the consumer closes",
             "A callback of yours raised inside `close()`, where nobody would get the error. Mend the callback.",
         ),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
+RECOVERING = "the consumer closes while"
+"""The beginning of the line about partitions that recover."""
 BEFORE = [f"before{number}" for number in range(500)]
 DURING = [f"during{number}" for number in range(3_000)]
 
@@ -143,3 +145,31 @@ def test_a_replay_waits_for_room(make: Make, send: Send) -> None:
     assert values(poll_some(second, 1)) == ["new"]
     assert values(poll_quiet(second)) == []
     assert second.counters.as_dict()["unverified"] == 0
+
+
+def test_a_loop_that_ends_in_a_recovery_is_told(
+    make: Make, send: Send, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It took None for the end of the topic: the line says which partition recovers, how far, and a better loop."""
+    send("a", "b", "c")
+    with make("orders") as first:
+        poll_some(first, 3)
+    assert RECOVERING not in caplog.text
+    store = FullStore()
+    real = store.open
+
+    def is_full_from_now_on(identity: Identity, window: Window) -> FullPartition:
+        held = real(identity, window)
+        store.full = True
+        return held
+
+    store.open = is_full_from_now_on  # type: ignore[method-assign]
+    second = make("orders", store=store)
+    wait_for(second, lambda: waits(second), "the disk to be full")
+    assert second.poll(0.1) is None
+    second.close()
+    lines = [each.getMessage() for each in caplog.records if RECOVERING in each.getMessage()]
+    second.close()
+    assert len(lines) == 1
+    for said in ("orders[0] (replayed up to offset 3 of 3)", "idle_timeout", "Recovery(snapshot=)"):
+        assert said in lines[0]

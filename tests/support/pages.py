@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,9 @@ class Stage:
         self.handled.append(order)
         if order == SENT[-1]:
             self.namespace["consumer"].stop()
+            if callable(signal.getsignal(signal.SIGTERM)):
+                # Of `stop_on_signals`: loops over poll() and consume() do not hear of stop().
+                signal.raise_signal(signal.SIGTERM)
 
     def _consumer(self) -> DedupConsumer:
         self._groups += 1
