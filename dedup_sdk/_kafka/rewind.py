@@ -120,7 +120,7 @@ def _wanted(offsets: GroupOffsets, stands: CommitInLog, target: Target) -> int:
         return stands.end if offset is None else offset
     if stands.committed is None:
         raise RecoveryError(
-            f"{offsets.topic}[{stands.partition}]: group {shown(offsets.group)} has no committed offset, which --by needs; "
-            "use --to-offset"
+            f"{offsets.topic}[{stands.partition}]: group {shown(offsets.group)} has no committed offset, "
+            "which --by needs; use --to-offset"
         )
     return stands.committed + (target.by or 0)
