@@ -26,6 +26,7 @@ from tests.support.consuming import (
 )
 
 if TYPE_CHECKING:
+    from dedup_sdk._kafka.recovery import WithoutCommit
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -182,10 +183,18 @@ def test_an_offset_that_is_no_place_is_refused(make: Make, send: Send) -> None:
         poll_quiet(consumer)
 
 
-def test_commits_that_expired_do_not_make_the_history_complete(
-    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("chosen", ["resume", "reset"])
+def test_commits_that_expired_move_nobody_but_who_wants_it(
+    make: Make,
+    send: Send,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    chosen: WithoutCommit,
 ) -> None:
-    """The group looks new, its store says that it is not: everything comes again, in doubt, and a warning says so."""
+    """The group looks new, its store says that it is not: a warning says which of them counts.
+
+    By the user's choice everything comes again, in doubt: the history is not complete.
+    """
     send("a", "b")
     with make("orders") as first:
         poll_some(first, 2)
@@ -197,12 +206,14 @@ def test_commits_that_expired_do_not_make_the_history_complete(
         return {(p.topic, p.partition): TopicPartition(p.topic, p.partition, -1001) for p in partitions}
 
     monkeypatch.setattr(Client, "committed", nothing)
-    consumer = make("orders")
+    consumer = make("orders", recovery=Recovery(without_commit=chosen))
+    again = ["a", "b"] if chosen == "reset" else []
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
-        assert values(poll_quiet(consumer)) == ["a", "b"]
+        assert values(poll_quiet(consumer)) == again
 
-    assert consumer.counters.verdicts["unverified"] == 2
-    assert "orders[0]: the group has no committed offset" in caplog.text
+    assert consumer.counters.verdicts["unverified"] == len(again)
+    said = "the group has no committed offset" if again else "the group's commits are gone"
+    assert f"orders[0]: {said}" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["close", "commit", "unassign"])
