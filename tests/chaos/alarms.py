@@ -47,6 +47,8 @@ DELIVERS_S: Final = 10.0
 CLOSES_S: Final = 15.0
 """Seconds in which ``close`` must end after the last alarm."""
 PARTITIONS: Final = 4
+_SESSION_S: Final = 60.0
+"""Seconds in which the group must give all partitions to the last member."""
 _HANGS_S: Final = 120.0
 """Seconds of one call after which the process ends, with the stacks of its threads."""
 _LIFE_S: Final = (3.0, 9.0)
@@ -345,7 +347,11 @@ class Play:
             self._find(f"{len(lost)} of {len(self._source.sent)} lost: {sorted(lost)[:20]}")
 
     def _look_whether_all_deliver(self, consumer: DedupConsumer) -> None:
-        faulthandler.dump_traceback_later(_HANGS_S, exit=True)
+        faulthandler.dump_traceback_later(2 * _HANGS_S, exit=True)
+        # The broker may count a member that has left in a hurry as one until its session is over.
+        until = time.monotonic() + _SESSION_S
+        while len(consumer.assignment()) < PARTITIONS and time.monotonic() < until:
+            self._consume_until(consumer, {""}, time.monotonic() + 0.1)
         waits_for = {f"probe-{number}": number for number in range(PARTITIONS)}
         for each, partition in waits_for.items():
             self._source.send(each, partition)
