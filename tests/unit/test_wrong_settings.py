@@ -54,7 +54,7 @@ CONSUMER: dict[str, list[Any]] = {
 }
 RECOVERY: dict[str, list[Any]] = {
     "snapshot": [5, True, b"x", "", [""], [None], [5], "x\0", [__file__]],
-    "history": NO_WORD,
+    "history": [each for each in NO_WORD if each is not None],
     "timeout": NO_SECONDS,
     "on_full_disk": NO_WORD,
 }
