@@ -168,3 +168,16 @@ def test_seeking_back_again_and_again_ends(make: Make, send: Send) -> None:
         consumer.counters.verdicts[kind.value] for kind in (VerdictKind.UNVERIFIED, VerdictKind.DUPLICATE)
     }
     assert verdict_kinds == {0}
+
+
+def test_a_store_that_completed_nothing_is_of_no_other_log(make: Make, send: Send) -> None:
+    """A group that began at the end, and is sought back: nothing could show that its log was replaced."""
+    send(*"abc")
+    with make("orders") as consumer:
+        while not consumer.partition_statuses:
+            consumer.poll(0.05)
+        consumer.seek(orders(3))
+        assert poll_quiet(consumer) == []
+        consumer.seek(orders(0))
+        assert values(poll_some(consumer, 3)) == list("abc")
+        assert consumer.counters.events.get("log-truncated", 0) == 0
