@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -99,7 +99,12 @@ def _ignore_lost() -> None:
 
 def _revoke_without_commit() -> None:
     """Partitions that go in order are let go as if they were lost."""
-    _replace(Session, "give_back", lambda _: Session.lose)
+
+    def lose(self: Session, partitions: Iterable[TopicPartition], until: float | None = None) -> None:
+        del until
+        self.lose(partitions)
+
+    _replace(Session, "give_back", lambda _: lose)
 
 
 def _start_at_the_end() -> None:
