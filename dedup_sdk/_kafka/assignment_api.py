@@ -143,6 +143,10 @@ class AssignmentApi:
         if not (self._callback_errors.runs_here() or self._interruption.happened):
             # In a callback the client cannot be polled; the revocation commits.
             self.commit_in_group()
+        # One step: the user's own partitions are paused in the client, and their messages dropped.
+        self._interruption.run_step(self._leave)
+
+    def _leave(self) -> None:
         Consumer.unsubscribe(self._consumer)
         self._resume_manual()
 

@@ -540,7 +540,9 @@ class DedupConsumer(Consumer):
             with self._loop.guarded_step():
                 below = _below(message, offsets)
                 self._loop.complete_below(below)
-                ready = self._session.commits.below(below, asynchronous=asynchronous)
+                # After an interruption marks may be missing below a watermark: the next call for messages reopens.
+                is_sound = not self._interruption.happened
+                ready = self._session.commits.below(below, asynchronous=asynchronous) if is_sound else []
                 if ready and not alone:
                     self._session.commits.note(ready)
                     self._interruption.request_maintenance()
@@ -743,7 +745,10 @@ class DedupConsumer(Consumer):
             warn_of_recovering(self._session.assigned.values())
             self._session.close_by(until)
             by_hand = self._session.assigned.keys() - self._session.of_group
-            self._callback_errors.run(self._assignment.part)
+            self._callback_errors.run(self._interruption.run_step, self._assignment.part)
+            if self._interruption.happened:
+                # A crash: partitions whose state may be half changed are lost, neither written nor committed.
+                self._callback_errors.run(self._interruption.run_step, self._assignment.part)
         if self._session.of_group:
             self._callback_errors.run(self._assignment.commit_in_group)
         self._end(self._access.call_client, self._close_client, by_hand, until)
@@ -780,7 +785,7 @@ class DedupConsumer(Consumer):
             # The partitions of a static member, or of a group that could not be left: the client revokes them inside
             # its `close`, where no request is answered, so no deadline could be kept there.
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
-            self._callback_errors.run(self._assignment.give_back, left)
+            self._callback_errors.run(self._interruption.run_step, self._assignment.give_back, left)
             self._session.commit_no_more()
         self._client_end = ClientEnd(self)
         self._client_end.wait(max(0.0, until - time.monotonic()))
@@ -835,7 +840,7 @@ class DedupConsumer(Consumer):
             with self._access.lock:
                 if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
                     self._callback_errors.run(self._access.catch_up)
-                    self._callback_errors.run(self._loop.complete_below, None)
+                    self._callback_errors.run(self._interruption.run_step, self._loop.complete_below, None)
             self.close()
             return
         try:

@@ -32,6 +32,7 @@ from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.gates import Gatekeeper
 from dedup_sdk._engine.partition import Partition
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assignment_api import AssignmentApi, Handlers
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import is_retriable
@@ -584,9 +585,9 @@ class FetchLoop:
         self._lock.check_open()
         try:
             yield
-        except KafkaException:
-            raise
         except BaseException as error:
+            if isinstance(error, KafkaException) and not is_interruption(error):
+                raise
             self._interruption.note()
             if not (defers_store_errors and isinstance(error, StoreCorruptError | StoreUnavailableError)):
                 raise

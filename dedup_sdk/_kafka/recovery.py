@@ -292,7 +292,7 @@ def recover(
             partition.begin_with(None)
         change = cut if start.log_change is None else start.log_change._replace(same_until=cut.same_until)
         start = yield from _check_log_if_needed(recovery, replace(start, log_change=change), partition)
-    done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
+    done = None if start.metadata is None else start.metadata.done
     if done is not None:
         # Records above the committed offset that the group has completed already must be hidden.
         partition.tell_completed(done.ranges, done_epoch)

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, RLock
-from traceback import clear_frames
 from typing import Final, NamedTuple, cast
 from weakref import WeakValueDictionary
 
@@ -43,7 +42,7 @@ from rocksdict import (
     WriteBufferManager,
 )
 
-from dedup_sdk._interruptions import is_interruption
+from dedup_sdk._interruptions import is_interruption, release_frames
 from dedup_sdk._marks import NO_MARKS, Marks, Progress, cut_marks, join_marks, latest, select_marks
 from dedup_sdk._masking import error_shown
 from dedup_sdk._store.filter_words import FilterWords, filter_words
@@ -339,7 +338,7 @@ def translated(error: Exception, folder: Path) -> Exception:
     Clears the frames of ``error``: a database handle in one of them keeps the lock for as long as somebody
     holds the error, and the next open would find the store locked.
     """
-    clear_frames(error.__traceback__)
+    release_frames(error)
     # RocksDB raises plain Exception; a subclass comes from somebody else. A signal's handler may raise any.
     is_theirs = type(error) is Exception or isinstance(error, DbClosedError | OSError)
     if not is_theirs or is_interruption(error):
@@ -381,7 +380,7 @@ def unexpected_damage(error: BaseException, folder: Path) -> StoreCorruptError |
         return None
     if is_interruption(error):
         return None
-    clear_frames(error.__traceback__)
+    release_frames(error)
     return StoreCorruptError(
         f"store {folder} is inconsistent ({error_shown(error)}); move it away and rebuild it from a snapshot or the "
         f"topic"
@@ -396,7 +395,7 @@ def translating(folder: Path, report_damage: ReportDamage = lambda _: None) -> I
     except BaseException as error:
         if not isinstance(error, Exception):
             # An interruption; its frames hold handles as well.
-            clear_frames(error.__traceback__)
+            release_frames(error)
             raise
         better = translated(error, folder)
         if isinstance(better, StoreCorruptError):

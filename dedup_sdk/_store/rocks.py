@@ -34,14 +34,13 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from shutil import disk_usage
-from traceback import clear_frames
 from typing import Final
 
 import numpy as np
 from rocksdict import DbClosedError, Options, Rdict, WriteBatch, WriteOptions
 
 from dedup_sdk._checks import flag, seconds, whole
-from dedup_sdk._interruptions import is_interruption
+from dedup_sdk._interruptions import is_interruption, release_frames
 from dedup_sdk._marks import (
     DIGEST_BYTES,
     NO_MARKS,
@@ -435,7 +434,7 @@ class RocksPartition:
                 self._database, names = open_database(folder, memory, self._open_files)
             except BaseException as error:
                 OPEN_FILES.give_back(self._open_files)
-                clear_frames(error.__traceback__)
+                release_frames(error)
                 raise
             self._closed = False
             try:
@@ -452,7 +451,7 @@ class RocksPartition:
                 make_files_private(folder)
                 self._was_open = True
             except BaseException as error:
-                clear_frames(error.__traceback__)
+                release_frames(error)
                 self.close()
                 if (damage := unexpected_damage(error, folder)) is not None:
                     raise damage from None

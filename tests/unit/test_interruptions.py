@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk._interruptions import is_interruption
+from dedup_sdk._interruptions import is_interruption, release_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +31,16 @@ class Late:
         late()
 
 
+class LateToo(Late):
+    """Handles a signal as its base class does."""
+
+
+def once(_number: int, _frame: object) -> None:
+    """Handle one signal, as a time-out that takes itself out before it raises."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    late()
+
+
 @pytest.fixture(autouse=True)
 def _handled() -> Iterator[None]:
     """Have `late` handle SIGUSR1, as an application that has a time-out."""
@@ -41,14 +51,16 @@ def _handled() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "handler",
-    [late, lambda *_: late(), Late(), Late().ring, partial(late, 1)],
-    ids=["function", "lambda", "object", "method", "partial"],
+    [late, lambda *_: late(), Late(), LateToo(), Late().ring, partial(late, 1), once],
+    ids=["function", "lambda", "object", "inherited", "method", "partial", "once"],
 )
 def test_each_kind_of_handler_is_known(handler: Callable[..., None]) -> None:
-    """A function, a lambda, an object, a method, a partial function."""
+    """Also when it is not installed any more, and when the frames of the error were cleared."""
     signal.signal(signal.SIGUSR1, handler)
     with pytest.raises(TimeoutError) as raised:
         signal.raise_signal(signal.SIGUSR1)
+    release_frames(raised.value)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     assert is_interruption(raised.value)
 
 

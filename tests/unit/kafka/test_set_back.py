@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore, VerdictKind
 from tests.support.machine import LOG, Machine, lived
-from tests.support.one_partition import TOPIC, Cluster
+from tests.support.one_partition import TOPIC, Cluster, ids_of
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.recovery import History
@@ -84,6 +84,22 @@ def test_on_another_host_neither() -> None:
     machine = Machine(cluster, one)
     assert [offset for offset, _ in machine.handle_all()] == [8]
     machine.leave()
+
+
+def test_completions_above_a_commit_of_another_era_count() -> None:
+    """The host whose store is of an earlier era gives its own up, and not those of the commit's text."""
+    cluster = Cluster([*LOG, b"g", b"h"])
+    memory = lived(cluster)
+    plainly_at(cluster, 1)
+    other = Machine(cluster, MemoryStore())
+    held = other.up_to_date()
+    offsets = [*range(1, 8)]
+    ids = ids_of(cluster, 1, 8)
+    [chunk] = held.admit(offsets, cluster.timestamps(1, 8), ids, offsets, discard_unkeyed=False)
+    held.complete([1, 2, 5, 6])
+    other.leave()
+    assert chunk.offsets == offsets
+    assert handled(cluster, memory) == [3, 4, 7]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])

@@ -1,0 +1,111 @@
+"""A time-out of the application that strikes while a consumer closes, or while marks are written."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.support.consuming import numbers, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from confluent_kafka import Consumer
+
+    from tests.mock.conftest import Make, Send
+
+SENT = numbers(0, 40)
+
+
+class OverdueError(TimeoutError):
+    """The error of an application's time-out."""
+
+
+class OverdueClientError(KafkaException):
+    """The same by the type of the client's errors."""
+
+    def __init__(self) -> None:
+        super().__init__(KafkaError(KafkaError._TIMED_OUT))
+
+
+@pytest.fixture(params=[OverdueError, OverdueClientError])
+def overdue(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
+    """The error that the handler of SIGALRM raises."""
+
+    def ring(*_: object) -> None:
+        raise request.param
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield request.param
+    signal.signal(signal.SIGALRM, before)
+
+
+def strike_at(name: str, times: int = 1) -> None:
+    """Have the alarm strike at the n-th call of a function of this name."""
+    left = [times]
+
+    def profile(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name == name:
+            left[0] -= 1
+            if left[0] == 0:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGALRM)
+
+    sys.setprofile(profile)
+
+
+def commit_all(consumer: Consumer, _: object = None) -> None:
+    """Commit, as many programs do when their partitions go."""
+    with contextlib.suppress(KafkaException):
+        consumer.commit(asynchronous=False)
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_an_alarm_in_close_completes_nothing_that_nobody_received(
+    make: Make, send: Send, overdue: type[Exception], *, manual: bool
+) -> None:
+    """Messages in the queue come again, also where a callback commits when the partitions go."""
+    send(*SENT)
+    settings: dict[str, Any] = {"config": {"enable.auto.commit": False}} if manual else {}
+    consumer = make(**settings)
+    consumer.subscribe(["orders"], on_revoke=commit_all)
+    got = values(poll_some(consumer, 3))
+    strike_at("take_out", 5)
+    try:
+        with pytest.raises(overdue):
+            consumer.close()
+    finally:
+        sys.setprofile(None)
+    consumer.close()
+    again = values(poll_quiet(make("orders", **settings)))
+    assert {*got, *again} == {*SENT}
+
+
+@pytest.mark.parametrize("inside", ["poll", "commit"])
+def test_a_commit_after_an_alarm_passes_no_record_without_its_mark(
+    make: Make, send: Send, overdue: type[Exception], inside: str
+) -> None:
+    """The alarm strikes between the memory and the store; a copy that comes later is known."""
+    send(*SENT)
+    consumer = make("orders")
+    poll_some(consumer, len(SENT))
+    strike_at("note_completed")
+    calls: dict[str, Callable[[], object]] = {
+        "poll": lambda: consumer.poll(0.3),
+        "commit": lambda: consumer.commit(asynchronous=False),
+    }
+    try:
+        with pytest.raises(overdue):
+            calls[inside]()
+    finally:
+        sys.setprofile(None)
+    commit_all(consumer)
+    consumer.close()
+    send(*SENT)
+    assert all(message.offset() < len(SENT) for message in poll_quiet(make("orders")))
