@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import signal
 from functools import partial
-from inspect import CO_VARARGS
+from inspect import CO_OPTIMIZED, CO_VARARGS
 from traceback import clear_frames
 from types import CodeType, FrameType
 from typing import Final
@@ -57,11 +57,15 @@ def _has_handler(error: BaseException, handlers: set[CodeType]) -> bool:
 
 def _was_given_its_caller(frame: FrameType) -> bool:
     """Whether an argument of a call is the frame that it came from, as of a signal's handler."""
-    if frame.f_back is None:
-        return False
     code = frame.f_code
+    if frame.f_back is None or not code.co_flags & CO_OPTIMIZED:
+        return False
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
-    given = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
+    values = frame.f_locals
+    given = [values.get(name) for name in code.co_varnames[:count]]
+    if isinstance(values, dict):
+        # A copy, which the frame keeps, and with it the handles of a store, even when the frame is cleared.
+        values.clear()
     # One may be the tuple of ``*arguments``.
     return any(each is frame.f_back for one in given for each in (one if isinstance(one, tuple) else (one,)))
 

@@ -69,7 +69,7 @@ def start_in_the_log(
     completed = known if loaded is None else max(known, loaded.progress.completed_end)
     short = completed > end and completed > client.log_end(partition.topic, partition.partition)
     if not short and start.log_change is None:
-        if loaded is None or start.reopened or completed == start.offset:
+        if loaded is None or start.reopened or (completed == start.offset and not start.by_reset):
             return start
         if not (yield from _is_other_log(partition, loaded, engine, client, decided=end)):
             return start

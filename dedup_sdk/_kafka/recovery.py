@@ -391,7 +391,8 @@ def _validate_history(
     Also the leader epoch of the last record completed above the committed offset, by the commit's text, or None.
     """
     assigned = recovery.assigned
-    if start.by_reset and recovery.chosen.without_commit == "resume" and partition.loaded is not None:
+    resumes = start.new and start.by_reset and recovery.chosen.without_commit == "resume"
+    if resumes and partition.loaded is not None:
         start = _resume_without_commit(assigned, start, partition, partition.loaded.progress)
     if start.metadata is not None and not start.metadata.is_of(assigned.log):
         start = discard_other_log(assigned, start, start.metadata, recovery.chosen)
@@ -426,7 +427,7 @@ def _resume_without_commit(assigned: Assigned, start: Start, partition: Partitio
         low=stored.low, log=assigned.log, rule=partition.terms.rule, era=stored.era,
         complete=stored.since_ms is None and stored.since_number is None, epoch=stored.epoch,
     )  # fmt: skip
-    return replace(start, offset=stored.high, metadata=metadata, new=False, by_reset=False)
+    return replace(start, offset=stored.high, metadata=metadata, new=False)
 
 
 def _check_log_if_needed(recovery: PartitionRecovery, start: Start, partition: Partition) -> Steps[Start]:
@@ -435,6 +436,8 @@ def _check_log_if_needed(recovery: PartitionRecovery, start: Start, partition: P
         partition.loaded is not None
         and partition.loaded.progress.high == start.offset
         and start.log_change is None
+        # An offset that comes from the store itself proves nothing of the log.
+        and not start.by_reset
         and (start.reopened or not partition.loaded.progress.done)
     ):
         # The check takes time for each partition. The client reports a log that ends below the next offset anyway.

@@ -105,7 +105,7 @@ class Session:
         self._backoff = Backoff(client.requests, client.readers)
         self._window_check = WindowCheck(engine, client, settings)
         self._asked: dict[Coordinates, TopicPartition] = {}
-        """How each partition was assigned last, with the offset that was given."""
+        """How each partition that is not active yet was assigned, with the offset that was given."""
         self._by_hand: set[Coordinates] = set()
         """The partitions that the user assigned last, not the group."""
         self._begun: list[Assigned] = []
@@ -609,6 +609,8 @@ class Session:
             if start is None:
                 raise AssertionError(f"{assigned.topic}[{assigned.partition}] recovered without a start")
             assigned.enter(State.ACTIVE)
+            # From here on the group's commit says where the partition stands, also after an interruption.
+            self._asked.pop(assigned.coordinates, None)
             epoch = start.leader_epoch
             if start.offset != assigned.reads_from or assigned.stopped or epoch is not None:
                 # With the epoch the client has the broker check that the log still has the records before the offset.

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.support.consuming import numbers, poll_quiet, poll_some, values
 
@@ -109,3 +109,25 @@ def test_a_commit_after_an_alarm_passes_no_record_without_its_mark(
     consumer.close()
     send(*SENT)
     assert all(message.offset() < len(SENT) for message in poll_quiet(make("orders")))
+
+
+@pytest.mark.parametrize("place", ["lose", "give_back", "_close", "_detach"])
+def test_a_partition_whose_end_was_interrupted_goes_on_at_its_commit(
+    make: Make, send: Send, overdue: type[Exception], place: str
+) -> None:
+    """Not where it was assigned long ago."""
+    send(*SENT)
+    consumer = make()
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    got = values(poll_some(consumer, 10))
+    consumer.consume(0, 0.1)
+    consumer.commit(asynchronous=False)
+    strike_at(place)
+    try:
+        with contextlib.suppress(overdue):
+            consumer.unassign()
+    finally:
+        sys.setprofile(None)
+    again = values(poll_quiet(consumer))
+    assert got == SENT[:10]
+    assert set(again) <= {*SENT[9:]}

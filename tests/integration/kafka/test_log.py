@@ -194,7 +194,7 @@ def test_a_new_group_begins_where_the_policy_says(world: World) -> None:
     assert poll_quiet(latest) == []
     assert world.committed().offset == 2
     assert re.fullmatch(
-        r"dedup/2 at=\d+/[0-9a-f]{8} fingerprint=[0-9a-f]{16}\.[0-9a-f]{16} low=2 complete=1 era=",
+        r"dedup/2 at=\d+/[0-9a-f]{8} fingerprint=[0-9a-f]{16}\.[0-9a-f]{16} low=2 complete=1 era=[0-9a-f]{8}",
         world.committed().metadata or "",
     )
     world.send("a")

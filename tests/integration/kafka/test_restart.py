@@ -34,7 +34,7 @@ def test_the_commits_say_where_the_history_begins(world: World) -> None:
     assert world.committed().offset == 2
     text = world.committed().metadata or ""
     assert re.fullmatch(
-        r"dedup/2 at=\d+/[0-9a-f]{8} fingerprint=[0-9a-f]{16}\.[0-9a-f]{16} low=0 complete=1 era= epoch=0",
+        r"dedup/2 at=\d+/[0-9a-f]{8} fingerprint=[0-9a-f]{16}\.[0-9a-f]{16} low=0 complete=1 era=[0-9a-f]{8} epoch=0",
         text,
     )
 

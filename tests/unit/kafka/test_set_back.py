@@ -119,6 +119,15 @@ def test_commits_that_are_gone_move_nobody(reset: str, caplog: pytest.LogCapture
     assert "delivery goes on at 6" in lines[0]
 
 
+def test_commits_that_are_gone_with_a_part_of_the_log() -> None:
+    """A broker that was restored from a backup has lost both: records that took the place of others are handled."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    forget_commits(cluster)
+    cluster.log[3:] = [b"x", b"y", b"z", b"w"]
+    assert handled(cluster, memory) == [3, 4, 5, 6]
+
+
 def test_commits_that_are_gone_without_a_store() -> None:
     """Another host begins where ``auto.offset.reset`` says."""
     cluster = Cluster([*LOG])
