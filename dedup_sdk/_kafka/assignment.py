@@ -373,7 +373,8 @@ class Assigned:
         )
         if completed_above is not None and self.start is not None:
             is_committed = (
-                not self.start.must_commit_first and completed_above.ranges[0][0] >= self.start.offset
+                not (self.start.must_commit_first or self.start.reopened)
+                and completed_above.ranges[0][0] >= self.start.offset
             )
             self.commits.note_done(completed_above.encode(self.start.offset) if is_committed else "")
         self.enter(State.ANNOUNCING)

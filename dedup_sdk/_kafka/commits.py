@@ -438,7 +438,7 @@ def standing(assigned: Assigned) -> TopicPartition | None:
     before = commits.before_move
     if before is None or start is None or not assigned.is_ours:
         return None
-    if partition is not None and (partition.has_offered or partition.committable >= before.offset):
+    if partition is not None and (partition.has_offered or partition.committable > before.offset):
         commits.leave_behind(start.offset)
         return None
     return before

@@ -225,3 +225,38 @@ def test_a_commit_of_the_users_offset_takes_the_place_of_a_seeks(
     consumer.close()
 
     assert committed(kafka.bootstrap, "g", "orders").offset == 50
+
+
+def test_what_was_completed_out_of_order_outlives_a_seek_back(make: Make, send: Send) -> None:
+    """The next owner's store knows the group from before the seek: what was handled since is not for it again."""
+    send(*numbers(0, 10))
+    before = MemoryStore()
+    with make("orders", store=before) as consumer:
+        handled(consumer, 10)
+    with make("orders", store=MemoryStore(), completion="explicit") as consumer:
+        poll_quiet(consumer)
+        consumer.seek(orders(2))
+        for message in poll_some(consumer, 8):
+            if message.offset() in {3, 4, 7}:
+                consumer.complete(message)
+
+    assert values(poll_quiet(make("orders", store=before))) == ["2", "5", "6", "8", "9"]
+
+
+def test_what_was_completed_out_of_order_outlives_a_seek_to_the_own_place(make: Make, send: Send) -> None:
+    """The group learns what was completed since its last commit, although the offset is the same."""
+    send(*numbers(0, 10))
+    with make("orders", completion="explicit") as consumer:
+        first, *messages = poll_some(consumer, 10)
+        consumer.complete(first)
+        consumer.complete(messages[2])
+        consumer.commit(asynchronous=False)
+        consumer.complete(messages[4])
+        # An unanswered commit is no reason to forget.
+        with suppress(KafkaException):
+            consumer.commit(asynchronous=True)
+        consumer.complete(messages[6])
+        consumer.seek(orders(1))
+        assert values(poll_some(consumer, 1)) == ["1"]
+
+    assert values(poll_quiet(make("orders", store=MemoryStore()))) == ["1", "2", "4", "6", "8", "9"]

@@ -235,6 +235,7 @@ class Life:
             member.release(message)
             return
         self.oracle.handle(member.group, number, serial)
+        self.oracle.met(member.group, serial)
         if member.session.gave(message) and member.held(number) is not None:
             self.ended[seat].add(serial)
         member.end(message, dead=dead)
@@ -335,11 +336,9 @@ class Life:
             if held is not None:
                 places += [held.flight.position, held.flight.high]
             target = self.random.choice(places)
-            stands = self.broker.committed.get((group, number))
-            high = held.flight.high if held is not None else 0 if stands is None else stands.offset
             self.oracle.pass_over(group, number, target)
-            member.seek(number, target)
-            self.oracle.seek(group, number, target, forward=target > high)
+            forward = member.seek(number, target)
+            self.oracle.seek(group, number, target, forward=forward)
             for _ in range(self.random.randrange(3)):
                 member.work()
         if self.chance(0.5):

@@ -99,11 +99,12 @@ class Member:
         self._forget(partition)
         self.session.lose([TopicPartition(TOPIC, partition)])
 
-    def seek(self, partition: int, offset: int) -> None:
-        """Go elsewhere."""
+    def seek(self, partition: int, offset: int) -> bool:
+        """Go elsewhere; return whether that may lie beyond what is completed."""
         self._forget(partition)
         before = self.session.commits.before_move(self.session.assigned[TOPIC, partition])
         self.session.move(TOPIC, partition, offset, before=before)
+        return before is None or offset > before.offset
 
     def _forget(self, partition: int) -> None:
         self.in_flight = [message for message in self.in_flight if message.partition() != partition]

@@ -44,7 +44,7 @@ class Oracle:
         self.excused: dict[str, set[int]] = defaultdict(set)
         self.last: dict[tuple[str, int], VerdictKind] = {}
         self.doubted: set[tuple[str, int]] = set()
-        self._sought: dict[tuple[str, int], int] = {}
+        self._sought: dict[str, set[int]] = defaultdict(set)
         self._seeking: dict[tuple[str, int], int] = {}
         self._idents: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._duplicates: set[tuple[str, int]] = set()
@@ -113,18 +113,25 @@ class Oracle:
         """
         self._seeking[group, partition] = target
         if forward:
-            self._sought[group, partition] = min(target, self._sought.get((group, partition), target))
+            self._ask_for(group, partition, target)
 
     def end_seek(self, group: str, partition: int) -> None:
         """Note that the partition goes: a seek that has brought no record is forgotten."""
         self._seeking.pop((group, partition), None)
 
+    def met(self, group: str, serial: int) -> None:
+        """Note that a record was handled: a seek before that asks for it no more."""
+        self._sought[group].discard(serial)
+
+    def _ask_for(self, group: str, partition: int, target: int) -> None:
+        """Records from a place on may come again, until they are handled again."""
+        self._sought[group] |= {s for s, entry in self.entries[partition].items() if entry.offset >= target}
+
     def _judge_repeat(self, group: str, partition: int, entry: Entry) -> None:
         held = group, partition
         if held in self._seeking:
-            target = self._seeking.pop(held)
-            self._sought[held] = min(target, self._sought.get(held, target))
-        if entry.serial in self.handled[group] and entry.offset < self._sought.get(held, entry.offset + 1):
+            self._ask_for(group, partition, self._seeking.pop(held))
+        if entry.serial in self.handled[group] - self._sought[group]:
             raise BrokenPromiseError("doubled", f"{entry} comes again, and nobody sought it")
 
     # --- as it happens -----------------------------------------------------------------------------------------------
