@@ -259,7 +259,10 @@ def test_nothing_is_delivered_before_the_group_knows_where_it_begins(
     assert early == []
     kafka.clear_errors("OffsetCommit")
     assert values(poll_some(consumer, 1)) == ["a"]
-    assert committed_metadata(kafka.bootstrap, "g", "orders") == CommitMetadata(low=0, complete=True)
+    metadata = committed_metadata(kafka.bootstrap, "g", "orders")
+    assert metadata is not None
+    assert metadata == CommitMetadata(low=0, complete=True, era=metadata.era)
+    assert metadata.era
     assert offset_of(kafka) == 0
 
 

@@ -111,7 +111,7 @@ def test_a_commit_after_an_alarm_passes_no_record_without_its_mark(
     assert all(message.offset() < len(SENT) for message in poll_quiet(make("orders")))
 
 
-@pytest.mark.parametrize("place", ["lose", "give_back", "_close", "_detach"])
+@pytest.mark.parametrize("place", ["give_back", "_close", "_detach"])
 def test_a_partition_whose_end_was_interrupted_goes_on_at_its_commit(
     make: Make, send: Send, overdue: type[Exception], place: str
 ) -> None:

@@ -172,6 +172,25 @@ def do_without_metadata(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "start_plan", planned)
 
 
+def keep_the_era_beside_a_void_text(patch: pytest.MonkeyPatch) -> None:
+    """A commit without a valid text is compared with what one host happens to know."""
+
+    def compare(stored: Any, **named: Any) -> Any:
+        known = stored is not None and not named["vouched"]
+        return plan_start(stored, **{**named, "era": stored.era if known else named["era"]})
+
+    patch.setattr(recovery, "plan_start", compare)
+
+
+def keep_marks_of_every_era(patch: pytest.MonkeyPatch) -> None:
+    """A store keeps its marks, whatever era the group is in."""
+
+    def keep(stored: Any, **named: Any) -> Any:
+        return plan_start(None if stored is None else replace(stored, era=named["era"]), **named)
+
+    patch.setattr(recovery, "plan_start", keep)
+
+
 # --- the text of a commit
 # -----------------------------------------------------------------------------------------
 
@@ -250,6 +269,8 @@ _WORLDS: dict[frozenset[str], tuple[str, Callable[[pytest.MonkeyPatch], None]]] 
     frozenset({"duplicates_do_not_refresh"}): ("crashes", do_not_refresh),
     frozenset({"low_never_rises"}): ("operators", never_raise_low),
     frozenset({"metadata_is_optional"}): ("operators", do_without_metadata),
+    frozenset({"a_void_text_keeps_the_era"}): ("operators", keep_the_era_beside_a_void_text),
+    frozenset({"marks_outlive_every_era"}): ("operators", keep_marks_of_every_era),
 }
 """The broken rules that worlds show, with the world and the change of the code.
 

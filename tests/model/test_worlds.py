@@ -18,7 +18,6 @@ from dedup_sdk._core.flight import digest_of
 from dedup_sdk._core.last import LastMemory
 from dedup_sdk._core.last_rule import LastRule, SourceState
 from dedup_sdk._core.lookup import LookupMemory
-from dedup_sdk._core.reach import plan_start
 from dedup_sdk._core.seen import IdStatus
 from dedup_sdk._core.sources import Sources
 from dedup_sdk._engine.deduplicator import Deduplicator
@@ -262,30 +261,9 @@ def trust_sources_that_miss_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sources, "doubt_all", lambda _: None)
 
 
-def keep_the_era_beside_a_void_text(patch: pytest.MonkeyPatch) -> None:
-    """A commit without a valid text is compared with what one host happens to know."""
-
-    def compare(stored: Any, **named: Any) -> Any:
-        known = stored is not None and not named["vouched"]
-        return plan_start(stored, **{**named, "era": stored.era if known else named["era"]})
-
-    patch.setattr(recovery, "plan_start", compare)
-
-
-def keep_marks_of_every_era(patch: pytest.MonkeyPatch) -> None:
-    """A store keeps its marks, whatever era the group is in."""
-
-    def keep(stored: Any, **named: Any) -> Any:
-        return plan_start(None if stored is None else replace(stored, era=named["era"]), **named)
-
-    patch.setattr(recovery, "plan_start", keep)
-
-
 @pytest.mark.parametrize(
     ("name", "breaking"),
     [
-        ("operators", keep_the_era_beside_a_void_text),
-        ("operators", keep_marks_of_every_era),
         ("crashes", commit_the_position),
         ("seeks", forget_what_was_before_a_seek),
         ("transactions", replay_the_aborted),
