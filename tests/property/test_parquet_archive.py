@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk._record import Record
+from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import RecordFields, digest_one, id_spec
 from dedup_sdk.ids._columns import ReadOnce
 from spark_backfill.archive import RowsTask
@@ -237,12 +238,13 @@ def test_what_is_not_plain_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.
         options(folder, mergeSchema="true"),
         options(folder, "key=key:base64"),
         options(folder, "timestamp=-"),
-        options(folder, "offset=none"),
         options(tmp_path / "none"),
         options(folder / "*.parquet"),
         options(Path("s3://bucket/orders")),
     ):
         assert plain_layout(other, ("key",)) is None
+    with pytest.raises(ConfigurationError, match="none"):
+        plain_layout(options(folder, "offset=none"), ("key",))
     (tmp_path / "columns" / "partition=0").mkdir(parents=True)
     assert plain_layout(options(tmp_path / "columns"), ("key",)) is None
     with monkeypatch.context() as patched:
