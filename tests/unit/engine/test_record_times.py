@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, MemoryStore, Record, Unit, Verdict, Window
+from dedup_sdk.ids import Ids, digest_one
 from tests.support.disks import keeping
 from tests.support.records import DAY_MS, engine, kinds, record
 from tests.support.unit_records import engine as unit_engine
@@ -103,3 +105,35 @@ def test_an_old_unit_is_named_so() -> None:
     handled(deduplicator, replace(unit_record(1, "x", "T", end=True), timestamp_ms=NOW_MS))
     old = replace(unit_record(2, "y", "U", end=True), timestamp_ms=OLD_MS)
     assert told(deduplicator.admit([old])) == [("unverified", "older-than-window")]
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at once", "after a restart"])
+def test_a_file_of_late_records_leaves_before_older_files(*, restarted: bool) -> None:
+    """The store knows nothing of their offsets then: a record there without a mark is no sign of another log.
+
+    The mark of the ID went with its last sighting, which was late; the one before was in time.
+    """
+    store = keeping(2)
+
+    def live(*more: Record) -> list[str]:
+        deduplicator = engine(Window(milliseconds=160), store=store)
+        deduplicator.admit([record(0, "open", 1000)])
+        found = []
+        for each in more:
+            digests: list[bytes | None] = [digest_one(each.key or b"")]
+            other = deduplicator.partitions["t", 0].another_log(
+                [each.offset], np.array([each.timestamp_ms]), Ids(digests, {}), lambda: [None]
+            )
+            found += handled(deduplicator, each) if other is None else ["another log"]
+        deduplicator.lose("t", 0)
+        return found
+
+    before = [record(1, "b", 1000), record(2, "c", 1000)]
+    late = [record(3, "a", 1000), record(4, "d", 900), record(5, "a", 900), record(6, "h", 900)]
+    after = [record(offset, timestamp_ms=1075) for offset in (7, 8, 9)]
+    known = ["fresh"] * 4 + ["duplicate", "fresh"]
+    if restarted:
+        assert live(*before, *late) == known
+        known = ["redelivered"] * 6
+    assert live(*before, *late, *after) == [*known, "fresh", "fresh", "fresh"]
+    assert live(*before, *late, *after) == ["redelivered"] * 9
