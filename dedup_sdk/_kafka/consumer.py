@@ -562,11 +562,7 @@ class DedupConsumer(Consumer):
             if below is None:
                 raise ValueError("expected either message or offsets")
             if message is not None and not below:
-                # As the plain client does.
-                code = KafkaError._INVALID_ARG  # noqa: SLF001 (public)
-                raise KafkaException(
-                    KafkaError(code, "the message has no offset: give one that poll() returned")
-                )
+                raise _not_a_record("the message has no offset: give one that poll() returned")
             self._loop.store_below(below)
 
     def consumer_group_metadata(self) -> Any:
@@ -968,6 +964,11 @@ def _completed_by(completion: Completion, settings: ClientSettings) -> Completed
     return CompletedBy.NEXT_CALL if settings.completes_on_next_call else CompletedBy.COMMIT
 
 
+def _not_a_record(reason: str) -> KafkaException:
+    """Return the error of the plain client for a message that names no record."""
+    return KafkaException(KafkaError(KafkaError._INVALID_ARG, reason))  # noqa: SLF001 (that is its public name)
+
+
 def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
     """Return, for each named partition, the offset below which it is meant; None: all partitions.
 
@@ -978,7 +979,9 @@ def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str
     if message is not None:
         _refuse_other(message)
         if message.error() is not None:
-            raise KafkaException(message.error())
+            raise _not_a_record(
+                f"the message is an error, {message.error().str()}: give a record that poll() returned"
+            )
         if message.offset() is None:
             return {}
         return {(message.topic(), message.partition()): message.offset() + 1}

@@ -40,7 +40,7 @@ def test_the_readme_is_short() -> None:
 
 def test_the_pages_are_few_words() -> None:
     """All pages of docs/, the reference left out, can be read in an afternoon."""
-    counts = {page.name: len(words(page)) for page in PAGES if page.parent.name == "docs"}
+    counts = {page.name: len(words(page)) for page in PAGES if page.parent == ROOT / "docs"}
     assert set(counts) >= REFERENCE
     assert sum(count for name, count in counts.items() if name not in REFERENCE) <= MOST_WORDS_OF_PAGES
 

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import VerdictKind
 from dedup_sdk._kafka import session
@@ -283,5 +283,7 @@ def test_committing_an_error_event_is_an_error(make: Make, send: Send) -> None:
     consumer = make("orders", config={"enable.partition.eof": True})
     event = poll_some(consumer, 2)[1]
 
-    with pytest.raises(KafkaException):
-        consumer.commit(message=event)
+    for call in (consumer.commit, consumer.store_offsets):
+        with pytest.raises(KafkaException, match=r"the message is an error.*end of partition") as caught:
+            call(message=event)
+        assert caught.value.args[0].code() == KafkaError._INVALID_ARG
