@@ -5,37 +5,63 @@ import pkgutil
 import re
 from typing import Any
 
+import griffe
 import pytest
 
 import dedup_sdk
 from dedup_sdk import bridge, producer, shared, testing
 from tests.support.pages import ROOT
 
-API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+API = {page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.md"))}
+MKDOCS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+NAMES = re.findall(r"^::: ([\w.]+)$", "\n".join(API.values()), re.MULTILINE)
 
 
-def test_every_public_name_is_on_the_page_of_the_api_once() -> None:
-    """The page has each name that `dedup_sdk` and its packages export, and the modules of errors and orders."""
-    paths = re.findall(r"^::: ([\w.]+)$", API, re.MULTILINE)
-    names = [path.rpartition(".")[2] for path in paths]
+def test_every_public_name_is_on_one_page_of_the_api() -> None:
+    """The pages have each name that `dedup_sdk` and its packages export, and the modules of errors and orders."""
+    names = [path.rpartition(".")[2] for path in NAMES]
     assert len(set(names)) == len(names)
     exported = {
         name for package in (dedup_sdk, bridge, producer, shared, testing) for name in package.__all__
     }
     assert exported - set(vars(dedup_sdk.errors)) - set(names) == set()
     assert {"errors", "orders"} <= set(names)
-    assert all(pkgutil.resolve_name(path).__doc__ for path in paths)
+    assert all(pkgutil.resolve_name(path).__doc__ for path in NAMES)
+
+
+def test_the_index_of_the_api_has_every_page_of_it() -> None:
+    """docs/api.md links to each page of docs/api/."""
+    index = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\]\(api/(\w+)\.md\)", index)) == sorted(API)
+
+
+def test_no_signature_on_the_site_has_a_private_name() -> None:
+    """The extension that mkdocs.yml names shows the value of a private constant that is a default."""
+    assert "extensions: [docs/site/public_defaults.py]" in MKDOCS
+    extensions = griffe.load_extensions(ROOT / "docs" / "site" / "public_defaults.py")
+    package = griffe.load("dedup_sdk", search_paths=[ROOT], extensions=extensions)
+    shown = [package[path.removeprefix("dedup_sdk.")] for path in NAMES]
+    members = [each for one in shown if not one.is_function for each in one.all_members.values()]
+    own = [each for each in members if not each.is_imported]
+    constructors = [each["__init__"] for each in own if each.is_class and "__init__" in each.all_members]
+    functions = [each for each in (*shown, *own, *constructors) if each.is_function]
+    defaults = {
+        (each.path, str(p.default)) for each in functions for p in each.parameters if p.default is not None
+    }
+    assert ("dedup_sdk.DedupConsumer.__init__", "Recovery()") in defaults
+    assert sorted(each for each in defaults if re.match(r"_[A-Za-z]", each[1])) == []
 
 
 def test_the_navigation_has_every_page_once() -> None:
     """mkdocs.yml sorts each page of docs/ under one of six heads."""
-    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    navigation = MKDOCS.partition("\nnav:\n")[2]
     assert re.findall(r"^  - ([\w-]+):$", navigation, re.MULTILINE) == [
         "Start", "How-to", "Concepts", "Reference", "Operations", "Project",
     ]  # fmt: skip
     pages = re.findall(r"^ {6,}- (?:[\w ]+: )?([\w/-]+\.md)$", navigation, re.MULTILINE)
     assert len(pages) == len(set(pages))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(pages)
+    assert {f"api/{name}.md" for name in API} <= set(pages)
 
 
 @pytest.mark.parametrize("in_workflow", [True, False])
