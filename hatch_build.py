@@ -14,6 +14,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+_IMAGE = re.compile(r"(!\[[^\]]*\])\((?!https?://)([^)\s]+)\)")
 _LINK = re.compile(r"\]\((?!https?://|#)([^)\s]+)\)")
 
 
@@ -28,6 +29,7 @@ class Addresses(MetadataHookInterface):
             owner, name = repository.split("/")
             source = f"{os.environ['GITHUB_SERVER_URL']}/{repository}"
             at = f"{source}/blob/{os.environ['GITHUB_REF_NAME']}"
+            text = _IMAGE.sub(rf"\1({source}/raw/{os.environ['GITHUB_REF_NAME']}/\2)", text)
             text = _LINK.sub(rf"]({at}/\1)", text)
             urls = {
                 "Documentation": f"https://{owner}.github.io/{name}/",

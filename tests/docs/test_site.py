@@ -38,7 +38,7 @@ def test_the_index_of_the_api_has_every_page_of_it() -> None:
 def test_no_signature_on_the_site_has_a_private_name() -> None:
     """The extension that mkdocs.yml names shows the value of a private constant that is a default."""
     assert "extensions: [docs/site/public_defaults.py]" in MKDOCS
-    extensions = griffe.load_extensions(ROOT / "docs" / "site" / "public_defaults.py")
+    extensions = griffe.load_extensions(str(ROOT / "docs" / "site" / "public_defaults.py"))
     package = griffe.load("dedup_sdk", search_paths=[ROOT], extensions=extensions)
     shown = [package[path.removeprefix("dedup_sdk.")] for path in NAMES]
     members = [each for one in shown if not one.is_function for each in one.all_members.values()]
@@ -92,4 +92,5 @@ def test_links_of_the_package_page_lead_into_the_repository_that_built_it(
     }
     links = re.findall(r"\]\(([^)]+)\)", metadata["readme"]["text"])
     assert "https://forge.example/shop/dedup/blob/v1.2.3/docs/start.md" in links
+    assert "https://forge.example/shop/dedup/raw/v1.2.3/docs/idea.svg" in links
     assert [link for link in links if not link.startswith("https://")] == []
