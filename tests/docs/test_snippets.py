@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ def test_the_examples_of_a_page_run(page: Path, stage: Stage) -> None:
     """Every Python example runs as it stands, in the page's order, and each loop handles each logical message once."""
     ran = 0
     for example in stage.examples(page):
-        source = str(getattr(example.parsed, "source", example.parsed))
+        source = str(example.parsed)
         if "LocalKafka" in source:
             continue
         stage.run(example)
@@ -52,6 +53,12 @@ def test_the_examples_of_a_page_run(page: Path, stage: Stage) -> None:
             expected = sorted(SENT) if 'mode="observe"' in source else ONCE
             assert sorted(stage.handled) == expected, f"{page.name}:{example.line}"
     assert ran
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_blocks_of_python_can_be_pasted(page: Path) -> None:
+    """No line has the prompt of an interpreter: the output is in a block of its own."""
+    assert re.findall(r"^(?:>>>|\.\.\.) .*$", page.read_text(encoding="utf-8"), re.MULTILINE) == []
 
 
 @pytest.mark.broker
@@ -64,9 +71,7 @@ def test_the_example_with_a_real_broker_runs(stage: Stage, capsys: pytest.Captur
     except DedupError as error:
         pytest.skip(str(error))
     [example] = [
-        each
-        for each in stage.examples(ROOT / "docs" / "testing.md")
-        if "LocalKafka()" in str(getattr(each.parsed, "source", each.parsed))
+        each for each in stage.examples(ROOT / "docs" / "testing.md") if "LocalKafka()" in str(each.parsed)
     ]
     stage.run(example)
     assert capsys.readouterr().out.startswith("127.0.0.1:")

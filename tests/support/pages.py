@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
 import re
 import shlex
 import signal
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-from dedup_sdk import DedupConsumer, Lookup, Window, header
+from dedup_sdk import DedupConsumer, DedupError, Lookup, Window, header
 from tests.support.producing import produce, with_ids
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ PORT = '("", 8080)'
 SENT = ["order-1", "order-2", "order-1", "order-3", "order-2", "last"]
 """The messages in the topic "orders" when an example begins."""
 
+OUTPUT = re.compile(r"(?:```)?\n+```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""What follows a block of Python, if the page shows its output."""
 _FENCED_SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED_COMMAND = re.compile(r"^    ((?:make|\.venv/bin/python|dedup) .*)$", re.MULTILINE)
 _FILE_BLOCK = re.compile(r"# (\S+\.py)\n")
@@ -60,6 +65,22 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
         words = shlex.split(line, comments=True)
         if words:
             yield words
+
+
+def _evaluate(example: Example) -> None:
+    """Run an example; where the page shows its output, an error of the package is a part of it."""
+    shown = OUTPUT.match(example.document.text, example.end)
+    if shown is None:
+        example.evaluate()
+        return
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            example.evaluate()
+        except DedupError as error:
+            said.write("".join(traceback.format_exception_only(error)))
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.OutputChecker().check_output(shown[1], said.getvalue(), flags), said.getvalue()
 
 
 class Stage:
@@ -85,7 +106,7 @@ class Stage:
         text = text.replace(REGISTRY, "mock://").replace(PORT, '("127.0.0.1", 0)')
         copy.write_text(text, encoding="utf-8")
         document = Sybil(
-            [PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)],
+            [PythonCodeBlockParser()],
             path=str(self._folder),
         ).parse(copy)
         document.namespace["charge"] = self.charge
@@ -93,8 +114,11 @@ class Stage:
         return list(document.examples())
 
     def run(self, example: Example) -> None:
-        """Run an example. One that begins with ``# folder/file.py`` is that file."""
-        source = example.parsed.source if isinstance(example.parsed, doctest.Example) else str(example.parsed)
+        """Run an example. One that begins with ``# folder/file.py`` is that file.
+
+        A block of text right below it is its output, which must be this.
+        """
+        source = str(example.parsed)
         if file := _FILE_BLOCK.match(source):
             place = self._folder / file[1]
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -103,12 +127,12 @@ class Stage:
         self.handled = []
         self._fail_next = "order-2" if "ConnectionError" in source else ""
         if "consumer" not in source or re.search(r"consumer = |as consumer", source):
-            example.evaluate()
+            _evaluate(example)
             return
         with self._consumer() as consumer:
             consumer.subscribe(["orders"])
             self.namespace["consumer"] = consumer
-            example.evaluate()
+            _evaluate(example)
 
     def charge(self, message: Message) -> None:
         """Handle a message."""

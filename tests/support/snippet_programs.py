@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import doctest
 import json
 import re
 import shutil
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.pages import PAGES, ROOT, page_id
+from tests.support.pages import OUTPUT, PAGES, ROOT, page_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -163,11 +162,12 @@ def _blocks(page: Path) -> dict[str, str]:
         if file := _FILE_BLOCK.match(source):
             files[file[1]] = source
             continue
-        if source.startswith(">>>"):
-            shown = doctest.DocTestParser().get_examples(source)
-            source = "".join(
-                each.source for each in shown if each.exc_msg is None
-            )  # others are mistakes on purpose
+        shown = OUTPUT.match(text, block.end())
+        if shown and re.search(r"^[\w.]+Error: ", shown[1], re.MULTILINE):
+            # The last statement is a mistake on purpose.
+            source = "\n".join(source.splitlines()[: ast.parse(source).body[-1].lineno - 1]) + "\n"
+            if not source.strip():
+                continue
         name = f"{package}_{text.count(chr(10), 0, block.start(1)) + 1}"
         imports = [f"from {made[each]} import {each}\n" for each in sorted(_missing(source)) if each in made]
         files[f"{name}.py"] = "".join(imports) + source
