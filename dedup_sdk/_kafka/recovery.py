@@ -1191,8 +1191,7 @@ class RecoveryLoop:
         now = time.monotonic()
         hindrance: Hindrance | None = assigned.waits_for
         if isinstance(error, StoreUnavailableError):
-            if hindrance != "store":
-                logger.warning("%s[%d] waits for its store: %s", assigned.topic, assigned.partition, error)
+            self._tell_store_refused(assigned, error)
             hindrance = "store"
         assigned.wait_until(now + ASK_AGAIN_S, hindrance)
         if isinstance(error, StoreUnavailableError):
@@ -1209,6 +1208,17 @@ class RecoveryLoop:
             self._callback_errors.keep(RecoveryError(f"{event}; does it exist, and may the group read it?"))
         else:
             self._callback_errors.keep(error)
+
+    def _tell_store_refused(self, assigned: Assigned, error: StoreUnavailableError) -> None:
+        """Log that a store cannot be opened, unless a partition waits for its store already: the cause is the same."""
+        partitions = self._assigned.values()
+        if any(each.waits_for == "store" for each in partitions):
+            return
+        logger.error(
+            "%s[%d] waits for its store; %d of %d partitions have theirs, and later ones may wait as well: %s",
+            assigned.topic, assigned.partition, sum(each.engine_partition is not None for each in partitions),
+            len(partitions), error,
+        )  # fmt: skip
 
     def _find_start(self, assigned: Assigned) -> None:
         """Request the group's committed offset and set the start; a failed request is repeated later."""

@@ -4,10 +4,12 @@
 - RocksDB raises plain exceptions with a text; only this module translates them (`translating`).
 - Every open passes all options: RocksDB silently loses those that are not passed.
 - Open files are bounded for the whole process, whatever the number of partitions (`OpenFiles`). Half of the
-  process's limit (``ulimit -n`` at import) is shared out: an opening database gets a quarter of the rest,
+  process's limit (``ulimit -n``) is shared out: an opening database gets a quarter of the rest,
   between `MIN_OPEN_FILES` and `MAX_OPEN_FILES`, and returns it when it closes. RocksDB's limit covers
   sorted files only. Its log, manifest, lock and the like (some seven files) come on top, and its folder
   once per generation created since it was opened.
+- The soft limit of a shell, 1,024, is for programs that call ``select()``: `raise_file_limit` sets it to the hard one.
+  A database is not opened with the last files of the process (`refuse_last_files`): connections need some, too.
 - One thread merges files for all databases of the process; while a database closes there are more
   (`MergeThreads`). A database that is told to stop gives up a running merge at once, but a queued merge
   must first get a thread. With one thread that would wait for the merges of other databases, for seconds.
@@ -15,7 +17,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import logging
 import re
 import resource
 import struct
@@ -68,13 +72,21 @@ MIN_OPEN_FILES: Final = 24
 MAX_OPEN_FILES: Final = 256
 _LIMIT_DIVISOR: Final = 2
 _REST_DIVISOR: Final = 4
-_UNLIMITED: Final = 2**20
+_MOST_FILES: Final = 2**20
+"""A higher limit helps nobody, and old programs close every possible file one by one when they start another one."""
+_MOST_FILES_MACOS: Final = 10_240
+"""macOS refuses a higher soft limit, and tells no hard one."""
+_OPENING_FILES: Final = 16
+"""Files of a database that opens: some seven, and a few for a moment."""
+_SPARE_DIVISOR: Final = 8
+
+log = logging.getLogger(__name__)
 
 
 class OpenFiles:
-    """A budget of open sorted files: at most ``total``, and `MIN_OPEN_FILES` per database. Thread-safe."""
+    """A budget of open sorted files: at most ``total()``, and `MIN_OPEN_FILES` per database. Thread-safe."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: Callable[[], int]) -> None:
         self._total = total
         self._given = 0
         self._lock = Lock()
@@ -82,7 +94,7 @@ class OpenFiles:
     def take(self) -> int:
         """Return the number of files for a database that opens now; return it with `give_back`."""
         with self._lock:
-            share = min(MAX_OPEN_FILES, max(MIN_OPEN_FILES, (self._total - self._given) // _REST_DIVISOR))
+            share = min(MAX_OPEN_FILES, max(MIN_OPEN_FILES, (self._total() - self._given) // _REST_DIVISOR))
             self._given += share
             return share
 
@@ -95,10 +107,49 @@ class OpenFiles:
 def process_limit() -> int:
     """Return the number of files that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-OPEN_FILES: Final = OpenFiles(process_limit() // _LIMIT_DIVISOR)
+def raise_file_limit() -> None:
+    """Raise the number of files that this process may open to what the system allows it, and log that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES_MACOS if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError):
+        # A sandbox may forbid it; then the limit stays.
+        return
+    log.info(
+        "this process may open %s files now, before %s: the soft limit was raised to the hard one (ulimit -Hn)",
+        f"{most:,}", f"{soft:,}",
+    )  # fmt: skip
+
+
+def refuse_last_files(folder: Path) -> None:
+    """Raise `StoreUnavailableError` if the database in ``folder`` would take the last files of this process."""
+    limit = process_limit()
+    try:
+        count = sum(1 for _ in Path("/dev/fd").iterdir())
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            # Not every container has /dev/fd; then RocksDB finds out.
+            return
+        count = limit
+    if count + _OPENING_FILES > limit - limit // _SPARE_DIVISOR:
+        raise StoreUnavailableError(
+            f"store {folder} cannot be opened: this process has {count:,} files open, and may open {limit:,}, of which "
+            f"an eighth is kept for connections and the like; {_MORE_FILES}"
+        )
+
+
+_MORE_FILES: Final = (
+    "raise the hard limit (ulimit -Hn; LimitNOFILE= of systemd; docker run --ulimit nofile=65536), or give the process "
+    "fewer partitions: each takes 8 files and more"
+)
+
+OPEN_FILES: Final = OpenFiles(lambda: process_limit() // _LIMIT_DIVISOR)
 """The budget of this process."""
 
 
@@ -366,7 +417,7 @@ def _remedy(text: str) -> str:
     if any(sign in text for sign in _FULL):
         return "free space on its disk"
     if "too many open files" in text:
-        return "let the process open more files (ulimit -n), or give it fewer partitions"
+        return _MORE_FILES
     return "check the folder, its permissions and its disk"
 
 

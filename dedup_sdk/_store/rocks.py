@@ -64,7 +64,9 @@ from dedup_sdk._store.database import (
     has_tables,
     last_key,
     open_database,
+    raise_file_limit,
     read_journal,
+    refuse_last_files,
     sequence_key,
     shared_memory,
     translated,
@@ -428,6 +430,7 @@ class RocksPartition:
         self._generations: RocksGenerations | None = None
         folder, memory = self._folder, self._memory
         with translating(folder):
+            refuse_last_files(folder)
             had_tables = has_tables(folder)
             self._open_files = OPEN_FILES.take()
             try:
@@ -800,6 +803,7 @@ class RocksStore:
         self._fsync = fsync
         self._generation_marks = generation_marks
         self._memory = shared_memory(block_cache_bytes)
+        raise_file_limit()
         self._open: list[RocksPartition] = []
         self._damaged: dict[Path, tuple[int, str]] = {}
 

@@ -239,8 +239,13 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "_kafka/recovery.py", "%s[%d] waits for its store",
-            "The store cannot be opened now: at `INFO` another process has it, at `WARNING` the disk is full or "
-            "failing, or too many files are open. End the process; make room; raise `ulimit -n`.",
+            "The store cannot be opened now: at `INFO` another process has it, at `ERROR` the disk is full or failing, "
+            "or the process may open too few files. One line for all partitions. End the process; make room; raise "
+            "`ulimit -Hn`.",
+        ),
+        Line(
+            "_store/database.py", "this process may open",
+            "The store needs many files, so the soft limit of the process was raised to the hard one.",
         ),
         Line(
             "_kafka/recovery.py", "%s[%d]: recovery is repeated later",
