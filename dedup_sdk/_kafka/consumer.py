@@ -173,7 +173,7 @@ class DedupConsumer(Consumer):
         settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
         refuse_no_broker(settings.client)
         self._idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
-        keys = _key_store(store)
+        keys = _key_store(store, settings.group)
         sharing = _sharing(shared, dedup, mode, settings)
         self._callback_errors = CallbackErrors()
         # First of all: the settings of every other client are made of these.
@@ -944,12 +944,12 @@ def _sharing(
     return shared_for(given, dedup, observes=mode == "observe", session_s=settings.session_s)
 
 
-def _key_store(store: object) -> KeyStore:
+def _key_store(store: object, group: str) -> KeyStore:
     if isinstance(store, str | Path):
         store = RocksStore(store)
     if isinstance(store, RocksStore):
         # Here, and not with the first partition: a wrong path is seen when the consumer is made.
-        store.try_folder()
+        store.try_folder(group)
         return store
     if isinstance(store, type) or not is_key_store(store):
         raise ConfigurationError(

@@ -55,7 +55,7 @@ from dedup_sdk._store.filter_set import Candidates, ExtentWords, FilterSet, writ
 from dedup_sdk._store.filter_words import FilterWords, encode_words, merge_words
 from dedup_sdk._store.identity import Fields
 from dedup_sdk._store.pages import FoundMark, find_in_pages, sorted_parts
-from dedup_sdk._store.paths import PRIVATE
+from dedup_sdk._store.paths import make_folder
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, ExtentWriter
 from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreCorruptError
@@ -277,7 +277,7 @@ class RocksGenerations:
         self._opening = next(_OPENINGS)
         self._fold: Iterator[int] | None = None
         for made in (self.incoming, folder / _FILTERS):
-            made.mkdir(mode=PRIVATE, exist_ok=True)
+            make_folder(made)
         for generation in state.generations:
             if generation.name not in names:
                 message = (

@@ -5,7 +5,9 @@ Names are percent-encoded (UTF-8), so that no name can leave the store's folder.
 followed by ``%`` and 32 hexadecimal digits of its SHA-256. Folders with other names are ignored.
 
 Every folder is created with mode 0700. Files get mode 0600 when the store is opened, flushed and closed;
-files that RocksDB creates in between get it at the next of these moments.
+files that RocksDB creates in between get it at the next of these moments. In a folder that its group may write, what
+is created belongs to the group, too (0770 and 0660): users who share a store share a group. The modes of folders that
+exist, and of other users' files, are never changed.
 
 Temporary folders (`work_folder`) belong to one run and are removed at its end; the next run removes those
 of a killed one. A new snapshot (`new_snapshot`) appears complete, by one rename, or not at all.
@@ -33,7 +35,7 @@ from urllib.parse import quote, unquote
 from dedup_sdk._checks import local_path
 from dedup_sdk._masking import shown
 from dedup_sdk._store.protocol import Identity
-from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreUnavailableError
+from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreError, StoreUnavailableError
 
 _MAX_NAME_BYTES: Final = 255
 _PREFIX_BYTES: Final = 180
@@ -42,8 +44,7 @@ _CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
 _DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
 PRIVATE: Final = 0o700
 _WRONG_FOLDER: Final = frozenset({
-    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
-    errno.EPERM,
+    errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
 })  # fmt: skip
 _PRIVATE_FILE: Final = 0o600
 
@@ -96,25 +97,89 @@ def partition_folder(root: Path, identity: Identity) -> Path:
     return root.joinpath(*map(escape, names), str(identity.partition))
 
 
-def make_private(root: Path, folder: Path) -> None:
-    """Create ``root``, ``folder`` below it, and every folder in between with mode 0700.
+def make_folder(folder: Path) -> None:
+    """Create a folder for its owner, and for the group if that may write in the folder above; one may be there.
 
-    Raises `StoreUnavailableError` naming the folder when that fails.
+    Raises OSError.
+    """
+    try:
+        folder.mkdir(mode=PRIVATE)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return
+    made = folder.stat().st_mode
+    # mkdir takes bits away by the umask, and the folder above may hand its group down.
+    folder.chmod(PRIVATE | _shared(folder.parent) | made & stat.S_ISGID)
+
+
+def _shared(folder: Path) -> int:
+    """Return the permissions of a folder's group, 0 if that may not write in it."""
+    mode = folder.stat().st_mode & stat.S_IRWXG
+    return mode if mode == stat.S_IRWXG else 0
+
+
+def make_private(root: Path, folder: Path) -> None:
+    """Create ``root`` with mode 0700, and with `make_folder` ``folder`` below it and every folder in between.
+
+    Raises `StoreError` naming the folder that this user may not use, and `StoreUnavailableError` for other failures.
     """
     try:
         root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         for parent in reversed([folder, *folder.parents[: len(folder.relative_to(root).parts) - 1]]):
-            parent.mkdir(mode=PRIVATE, exist_ok=True)
-            parent.chmod(PRIVATE)
+            make_folder(parent)
+        foreign = find_foreign(folder)
     except OSError as error:
+        if isinstance(error, PermissionError):
+            raise StoreError(
+                f"store folder {folder} cannot be created: {error.strerror}; {owners(Path(error.filename or root))}"
+            ) from error
         message = (
             f"store folder {folder} cannot be created: {error.strerror}; check store= and its permissions"
         )
         raise StoreUnavailableError(message) from error
+    if foreign is not None:
+        raise StoreError(f"store {folder} cannot be used: {owners(foreign)}")
 
 
-def try_folder(root: Path) -> None:
-    """Create a store's folder, and a file in it for a moment.
+def owners(path: Path) -> str:
+    """Return whose path it is, who this process is, and what to do; of a missing path: of the folder above it."""
+    place = next((each for each in (path, *path.parents) if _owner(each) is not None), Path("/"))
+    return (
+        f"{place} belongs to user {_owner(place)}, and this process runs as user {os.geteuid()}; choose another "
+        "folder, or give both users a group and the group the rights: chmod -R g+rwX"
+    )
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
+
+
+def find_foreign(folder: Path) -> Path | None:
+    """Return a path of a partition's folder that this user may not use as the store needs it, None if there is none."""
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        # A disk that failed is waited for.
+        return None
+    if not _may(folder, os.R_OK | os.W_OK | os.X_OK):
+        return folder
+    for path in folder.rglob("*"):
+        # RocksDB replaces files and appends to none; it locks one, and the store goes on with those of the filters.
+        is_changed = path.name == "LOCK" or path.parent != folder
+        needed = os.R_OK | (os.W_OK if is_changed else 0)
+        if not _may(path, needed) and path.exists():
+            return path
+    return None
+
+
+def _may(path: Path, needed: int) -> bool:
+    return os.access(path, needed, effective_ids=os.access in os.supports_effective_ids)
+
+
+def try_folder(root: Path, group: str) -> None:
+    """Create a store's folder, and a file in it for a moment; look whether this user may use the group's stores in it.
 
     Raises `ConfigurationError` if the path is wrong, or this user may not write there. A disk that is full or fails
     raises nothing: a consumer waits for that.
@@ -125,27 +190,64 @@ def try_folder(root: Path) -> None:
         root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root):
             pass
+        foreign = _foreign_store(root, group)
     except OSError as error:
+        if isinstance(error, PermissionError):
+            raise ConfigurationError(
+                f"store={shown(root)} cannot be written: {error.strerror}; {owners(root)}"
+            ) from error
         if error.errno in _WRONG_FOLDER:
             message = (
                 f"store={shown(root)} cannot be written: {error.strerror}; check the path and its permissions"
             )
             raise ConfigurationError(message) from error
+        return
+    if foreign is not None:
+        raise ConfigurationError(f"store={shown(root)} cannot be used: {owners(foreign)}")
+
+
+def _foreign_store(root: Path, group: str) -> Path | None:
+    """Return a path of the group's stores that this user may not use.
+
+    Folders of other clusters may be another user's, as long as one is usable: the cluster is not known yet.
+    """
+    clusters = [path for path in root.iterdir() if path.is_dir() and _is_ours(path.name)]
+    usable = [path for path in clusters if _may(path, os.R_OK | os.W_OK | os.X_OK)]
+    if not usable:
+        return next(iter(clusters), None)
+    for of_group in (path / escape(group) for path in usable):
+        for path in (of_group, *_folders(of_group)):
+            if path.exists() and not _may(path, os.R_OK | os.W_OK | os.X_OK):
+                return path
+            for partition in _folders(path) if path != of_group else ():
+                if _is_partition(partition.name) and (foreign := find_foreign(partition)) is not None:
+                    return foreign
+    return None
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(each for each in path.iterdir() if each.is_dir()) if _may(path, os.R_OK | os.X_OK) else []
 
 
 def make_files_private(folder: Path) -> None:
-    """Remove group and other permissions from all files below ``folder``: RocksDB creates files by the umask."""
+    """Give this user's files below ``folder`` the permissions of a store: RocksDB creates files by the umask."""
     left: list[Path] = []
+    user, shared = os.geteuid(), 0
     with suppress(FileNotFoundError):
         left += folder.iterdir()
+        shared = _shared(folder) & ~stat.S_IXGRP
     while left:
         place = left.pop()
         with suppress(FileNotFoundError):
-            mode = place.lstat().st_mode
-            if stat.S_ISDIR(mode):
+            status = place.lstat()
+            if stat.S_ISDIR(status.st_mode):
                 left += place.iterdir()
-            elif mode & 0o077 and not stat.S_ISLNK(mode):
-                place.chmod(_PRIVATE_FILE)
+            elif (
+                status.st_uid == user
+                and stat.S_IMODE(status.st_mode) & 0o077 != shared
+                and not stat.S_ISLNK(status.st_mode)
+            ):
+                place.chmod(_PRIVATE_FILE | shared)
 
 
 def list_partitions(path: str | Path) -> list[PartitionFolder]:

@@ -812,9 +812,9 @@ class RocksStore:
         """The folder of this store."""
         return self._root
 
-    def try_folder(self) -> None:
-        """Create the folder, if it is missing, and try to write in it; see `dedup_sdk._store.paths.try_folder`."""
-        try_folder(self._root)
+    def try_folder(self, group: str) -> None:
+        """Create the folder, if it is missing, and try to use it; see `dedup_sdk._store.paths.try_folder`."""
+        try_folder(self._root, group)
 
     def open(self, identity: Identity, window: Window) -> RocksPartition:
         """See `KeyStore.open`."""
