@@ -7,6 +7,9 @@ Switches (environment):
     DEDUP_TEST_REQUIRE=1    nothing may be skipped, and the broker has to be a container
     DEDUP_TEST_FAILURES     the folder to hand failed tests over to (``tests.support.repeating`` sets it, and
                             repeats them alone)
+    DEDUP_TEST_SEED=7       the first seed of random tests, which is drawn by chance without it; the top of a run, and
+                            each failure, tell it
+    DEDUP_TEST_SEEDS=20     how many seeds each random test plays, instead of one
     DEDUP_TEST_RANDOM=1     property tests draw other examples each time; without it a run can be repeated as it was
 
 A test that fails now and then has an error in its premise or in the code, and both have been found so. `make test`
@@ -35,6 +38,7 @@ os.environ.setdefault("DEDUP_CACHE", str(Path(__file__).parents[1] / ".cache" / 
 from tests.support.brokers import Broker, NoBrokerError, real_broker
 from tests.support.kafka_container import engine_trouble
 from tests.support.producing import Outgoing, produce
+from tests.support.fresh_seeds import FreshSeeds
 from tests.support.repeating import Failures
 from tests.support.strictness import Strictness, nothing_may_be_skipped
 
@@ -55,7 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # Commands that tests start and interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Strictness(), "strictness")
-    config.pluginmanager.register(Failures(), "failures")
+    seeds = FreshSeeds()
+    config.pluginmanager.register(seeds, "fresh-seeds")
+    config.pluginmanager.register(Failures(seeds.first), "failures")
 
 
 def pytest_report_header() -> str:

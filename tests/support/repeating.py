@@ -23,6 +23,7 @@ from typing import Final
 import pytest
 
 from tests.support.commands import end_by_signals, run
+from tests.support.fresh_seeds import SEED, TITLE
 
 FOLDER: Final = "DEDUP_TEST_FAILURES"
 """The environment variable with the folder of the failures."""
@@ -63,9 +64,13 @@ def hand_over(failures: Iterable[Failure], folder: str) -> bool:
 
 
 class Failures:
-    """The pytest plugin that hands failed tests over; it does nothing where nobody repeats them."""
+    """The pytest plugin that hands failed tests over; it does nothing where nobody repeats them.
 
-    def __init__(self) -> None:
+    ``seed`` is that of the run's random tests: they are repeated with it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
         # Not for the pytest and the chaos commands that tests start: their failures are expected ones.
         self._folder = os.environ.pop(FOLDER, "")
         self._traces: dict[str, str] = {}
@@ -73,13 +78,22 @@ class Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a test that failed, or whose setup or end did."""
         if report.failed:
-            self._traces.setdefault(report.nodeid, report.longreprtext)
+            sections = (text for title, text in report.sections if title == TITLE)
+            self._traces.setdefault(report.nodeid, "\n".join([report.longreprtext, *sections]))
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Make the run a green one if all tests ran, and nothing but tests failed."""
         if exitstatus != pytest.ExitCode.TESTS_FAILED or session.shouldfail or not self._traces:
             return
-        command = (sys.executable, "-m", "pytest", "-o", "cache_dir=.pytest_cache/alone")
+        command = (
+            "env",
+            f"{SEED}={self._seed}",
+            sys.executable,
+            "-m",
+            "pytest",
+            "-o",
+            "cache_dir=.pytest_cache/alone",
+        )
         folder = str(session.config.rootpath)
         failures = (
             Failure(name=name, trace=trace, command=(*command, name), folder=folder)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,12 @@ VARIABLES = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """Other plugins have nothing to do here, and take most of a second to load."""
 CONFTEST = """
 import pytest
+from tests.support.fresh_seeds import FreshSeeds
 from tests.support.repeating import Failures
 def pytest_configure(config):
-    config.pluginmanager.register(Failures())
+    seeds = FreshSeeds()
+    config.pluginmanager.register(seeds)
+    config.pluginmanager.register(Failures(seeds.first))
 """
 HEAD = """
 import os, pathlib, pytest
@@ -42,6 +46,12 @@ def test_end(resource): pass
 ALWAYS = "def test_always(): assert False"
 SELDOM = f"""{HEAD}
 def test_seldom(): assert run() in {2, 4}
+"""
+DRAWN = f"""{HEAD}
+def test_drawn(fresh_seed):
+    with pathlib.Path(__file__).with_suffix(".seeds").open("a") as seeds:
+        seeds.write(f"{{fresh_seed}} ")
+    assert run() > 1, "beside others"
 """
 MANY = """
 import pytest
@@ -108,6 +118,35 @@ def test_a_failure_that_fails_alone_once_is_red(tmp_path: Path) -> None:
         "failed also alone (1 of 3 repetitions passed): test_seldom.py::test_seldom",
     ]
     assert repetitions(lines) == 3 + 1 + 2
+
+
+def test_a_random_test_is_repeated_with_its_seed(tmp_path: Path) -> None:
+    """Chance draws the seed once for a run; its first line and the trace tell it."""
+    status, lines = repeated(tmp_path, DRAWN)
+    assert status == 0
+    [seed, *again] = (tmp_path / "test_drawn.seeds").read_text().split()
+    assert again == [seed] * 3
+    assert f"dedup: random tests begin with the seed {seed}; DEDUP_TEST_SEED={seed} repeats them" in lines
+    name = f"test_drawn.py::test_drawn[{seed}]"
+    trace = lines[lines.index(f"---- {name}: failed beside the others:") : -1]
+    assert trace[-1] == f"DEDUP_TEST_SEED={seed} DEDUP_TEST_SEEDS=1 .venv/bin/pytest '{name}'"
+
+
+def test_each_run_draws_another_seed(tmp_path: Path) -> None:
+    """Unless it is given, with how many follow it."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_drawn.py").write_text(f"{HEAD}\ndef test_drawn(fresh_seed): assert fresh_seed < 0")
+
+    def drawn(**variables: str) -> list[str]:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-rf", str(tmp_path)],
+            cwd=tmp_path, env={**os.environ, **VARIABLES, "DEDUP_TEST_FAILURES": "", **variables},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        return re.findall(r"^FAILED .*test_drawn\[(\d+)\]", ended.stdout, re.MULTILINE)
+
+    assert drawn() != drawn()
+    assert drawn(DEDUP_TEST_SEED="7", DEDUP_TEST_SEEDS="2") == ["7", "8"]
 
 
 def test_many_failures_are_red_at_once(tmp_path: Path) -> None:
