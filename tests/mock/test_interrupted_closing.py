@@ -131,3 +131,28 @@ def test_a_partition_whose_end_was_interrupted_goes_on_at_its_commit(
     again = values(poll_quiet(consumer))
     assert got == SENT[:10]
     assert set(again) <= {*SENT[9:]}
+
+
+@pytest.mark.parametrize("overdue", [OverdueError], indirect=True)
+@pytest.mark.parametrize("place", ["_leave", "read_again"])
+def test_what_was_assigned_by_hand_outlives_an_alarm_in_unsubscribe(
+    make: Make, send: Send, overdue: type[Exception], place: str
+) -> None:
+    """Its fetched messages are dropped before the group goes, and read again after that."""
+    send("group's")
+    send("own", topic="pairs")
+    consumer = make("orders", config={"partition.assignment.strategy": "cooperative-sticky"})
+    poll_some(consumer, 1)
+    consumer.incremental_assign([TopicPartition("pairs", 0)])
+    poll_some(consumer, 1)
+    send(*SENT, topic="pairs")
+    got = poll_some(consumer, 1)
+
+    strike_at(place)
+    with pytest.raises(overdue):
+        consumer.unsubscribe()
+
+    got += poll_quiet(consumer)
+    send("last", topic="pairs")
+    got += poll_some(consumer, 1)
+    assert {*values(got)} == {*SENT, "last"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections import deque
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.ids import function
 from tests.support import inside
 from tests.support.consuming import lookup, poll_quiet, poll_some, values
-from tests.support.interrupting import Interrupted, InterruptedAt
+from tests.support.interrupting import Interrupted, InterruptedAt, InterruptingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,27 +93,14 @@ def test_the_position_is_before_a_message_that_was_lost_on_its_way_out(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody got it: who keeps positions, and seeks to this one, gets it."""
-
-    class Interrupting(deque[Any]):
-        """A queue whose next message is taken out and lost, once this is wanted."""
-
-        wanted = False
-
-        def popleft(self) -> Any:
-            message = super().popleft()
-            if Interrupting.wanted:
-                Interrupting.wanted = False
-                raise Interrupted
-            return message
-
-    monkeypatch.setattr(delivery, "deque", Interrupting)
+    monkeypatch.setattr(delivery, "deque", InterruptingQueue)
     sent = list(map(str, range(20)))
     send(*sent)
     consumer = make("orders")
     got = values(poll_some(consumer, 1))
     while len(inside.ready(consumer)) < 2:
         got += values(poll_some(consumer, 1))
-    Interrupting.wanted = True
+    InterruptingQueue.lose_the_next()
     with pytest.raises(Interrupted):
         consumer.poll(0)
     [position] = consumer.position([TopicPartition("orders", 0)])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -24,7 +23,7 @@ from dedup_sdk._runner.workers import Workers
 from dedup_sdk._store.memory import MemoryPartition
 from tests.support import inside
 from tests.support.consuming import committed, poll_quiet, poll_some, progress, values, wait_for
-from tests.support.interrupting import Interrupted
+from tests.support.interrupting import Interrupted, InterruptingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,20 +130,7 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The quickest way through poll too: a message that was taken and never returned comes again."""
-
-    class Interrupting(deque[Any]):
-        """A queue whose next message is taken out and lost, once this is wanted."""
-
-        wanted = False
-
-        def popleft(self) -> Any:
-            message = super().popleft()
-            if Interrupting.wanted:
-                Interrupting.wanted = False
-                raise Interrupted
-            return message
-
-    monkeypatch.setattr(delivery, "deque", Interrupting)
+    monkeypatch.setattr(delivery, "deque", InterruptingQueue)
     send(*map(str, range(20)))
     consumer = make("orders")
     got = poll_some(consumer, 1)
@@ -154,7 +140,7 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
     monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 600.0)
     inside.let_time_pass(consumer)
     got += poll_some(consumer, 1)
-    Interrupting.wanted = True
+    InterruptingQueue.lose_the_next()
     with pytest.raises(Interrupted) as raised:
         consumer.poll(0)
     assert [entry.name for entry in raised.traceback][-2:] == ["poll", "popleft"]

@@ -6,6 +6,7 @@ import contextlib
 import dis
 import signal
 import sys
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +20,28 @@ _LOOKS = {dis.opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_
 
 class Interrupted(BaseException):
     """The error of a signal handler; like KeyboardInterrupt no Exception."""
+
+
+class InterruptingQueue(deque[Any]):
+    """A queue whose next message is taken out and lost, once `lose_the_next` was called.
+
+    It takes the place of the queue of messages that wait to be handed out.
+    """
+
+    _wanted = False
+
+    @classmethod
+    def lose_the_next(cls) -> None:
+        """Have the next message lost, in whichever queue."""
+        cls._wanted = True
+
+    def popleft(self) -> Any:
+        """Take a message out (see `deque`)."""
+        message = super().popleft()
+        if InterruptingQueue._wanted:
+            InterruptingQueue._wanted = False
+            raise Interrupted
+        return message
 
 
 class InterruptedAt:
