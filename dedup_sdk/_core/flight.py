@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, KeysView, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple, cast
 
@@ -50,6 +50,7 @@ ENDED: Final = 4
 """The application has ended it; it is completed later, together with other records (those of its unit)."""
 
 _DELIVERED: Final = frozenset({VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED})
+_DELIVERED_KINDS: Final = (FRESH, UNVERIFIED, UNKEYED)
 _COMPLETE_OFFERED: Final = bytes([DONE, DONE]) + bytes(range(2, 256))
 
 
@@ -416,6 +417,19 @@ class Flight:
             rows = np.flatnonzero(np.frombuffer(chunk.states, np.uint8) == OFFERED)
             offered += chunk.column[rows][chunk.column[rows] < end].tolist()
         return offered
+
+    def delivered_until(self, end: int, waiting: Collection[int]) -> int:
+        """Return the offset after the last delivered record below ``end`` that is not one of ``waiting``.
+
+        At least the watermark.
+        """
+        for chunk in reversed(self.chunks):
+            states, kinds = np.frombuffer(chunk.states, np.uint8), np.frombuffer(chunk.kinds, np.uint8)
+            delivered = (states != PARKED) & np.isin(kinds, _DELIVERED_KINDS) & (chunk.column < end)
+            delivered &= ~np.isin(chunk.column, list(waiting))
+            if delivered.any():
+                return max(self.high, int(chunk.column[delivered][-1]) + 1)
+        return self.high
 
     def completed_above(self, offset: int) -> Ranges:
         """Return the completed offsets at or above one of ``[low, position)``, as half-open ranges, ascending."""

@@ -29,7 +29,7 @@ from confluent_kafka import (
 )
 
 from dedup_sdk._core.flight import Flight
-from dedup_sdk._core.ranges import count_offsets
+from dedup_sdk._core.ranges import before_offset, count_offsets
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.client import Client
@@ -240,6 +240,8 @@ class Assigned:
     uncompleted: bool = False
     """Whether many records were delivered and none completed, in a mode where only the user's offsets complete."""
 
+    delivered_to: int = -1
+    """The offset after the last message that came before a move or a reopening, until one comes; -1 without these."""
     commits: CommitState = field(default_factory=CommitState)
     """Commits sent to the group coordinator, and the answers."""
 
@@ -342,6 +344,11 @@ class Assigned:
         self.commits.forget_move()
         self.commits.ask_again()
 
+    def learn(self, start: Start, more: Start) -> None:
+        """Replace ``start`` by itself with more known of it; nothing if the partition starts otherwise by now."""
+        if self.start is start:
+            self.start = more
+
     def replay(self, note: str, records: int = 0) -> None:
         """Set the note on a replay or a snapshot installation; add ``records`` to the count of replayed records."""
         if self.state is State.OPENING:
@@ -373,7 +380,7 @@ class Assigned:
         )
         if completed_above is not None and self.start is not None:
             is_committed = (
-                not (self.start.must_commit_first or self.start.reopened)
+                not (self.start.must_commit_first or self.delivered_to >= 0)
                 and completed_above.ranges[0][0] >= self.start.offset
             )
             self.commits.note_done(completed_above.encode(self.start.offset) if is_committed else "")
@@ -444,6 +451,17 @@ class Assigned:
             return Witness.of(offset, int(place.chunk.timestamps[place.row]), place.chunk.digests[place.row])
         last = None if self.completed_above is None else self.completed_above.witness
         return last if last is not None and last.offset == offset else flight.witness_of(offset)
+
+    def delivered_until(self, delivered_to: int | None) -> int:
+        """Return the offset after the last message that the application got, before a move, too, that brought none.
+
+        ``delivered_to``: that of this assignment; None: all that were judged count as delivered.
+        """
+        partition = self.engine_partition
+        if partition is None:
+            return self.delivered_to
+        now = partition.flight.position if delivered_to is None else delivered_to
+        return now if partition.has_offered else max(now, self.delivered_to)
 
     def enter(self, state: State) -> None:
         """Change the state; AssertionError where `TRANSITIONS` does not allow it."""
@@ -594,11 +612,16 @@ def needs_leader(wanted: TopicPartition, committed: TopicPartition) -> bool:
 
 
 def set_back(history: CommitMetadata, offset: int) -> CommitMetadata:
-    """Return the history of a group that is set back: it begins at ``offset`` if that is below ``low``.
+    """Return the history of a group that is set back to ``offset``: it begins there if that is below ``low``.
 
-    Its era is new, so that a store which knows no more than the commit also recognises the rewind.
+    Its era is new, so that a store which knows no more than the commit also recognises the rewind. What is completed
+    below ``offset`` stays so.
     """
-    return replace(history, low=min(history.low, offset), era=new_era(), done=None)
+    done = history.done
+    if done is not None and done.ranges[-1][1] > offset:
+        below = before_offset(done.ranges, offset)
+        done = CompletedAbove(below, None) if below else None
+    return replace(history, low=min(history.low, offset), era=new_era(), done=done)
 
 
 MOST_LISTED = 5

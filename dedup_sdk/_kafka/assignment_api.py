@@ -419,10 +419,11 @@ class AssignmentApi:
         if not self._interruption.happened:
             self._finish(self._delivery.finish_up_to, *coordinates, offset - 1)
         offset = self._before_open_units(*coordinates, offset)
+        delivered_to = self._delivery.delivered_to(*coordinates)
         self.forget({coordinates})
         # Behind it: handlers that have ended by now are completed.
         before = self._session.commits.before_move(self._session.assigned[coordinates])
-        self._session.move(*coordinates, offset, before=before)
+        self._session.move(*coordinates, offset, delivered_to=delivered_to, before=before)
 
     def _before_open_units(self, topic: str, partition: int, offset: int) -> int:
         """Return the offset to continue from so that no unit is split, neither an open nor a finished one.

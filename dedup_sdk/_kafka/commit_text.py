@@ -135,14 +135,17 @@ class Void(Enum):
 class CompletedAbove:
     """The offsets completed above a committed offset.
 
-    ``ranges`` are half-open, ascending and not adjacent; ``witness`` identifies their last record.
+    ``ranges`` are half-open, ascending and not adjacent; ``witness`` identifies their last record. After a move that is
+    None until recovery has read it: a text does not tell of them before.
     """
 
     ranges: tuple[Range, ...]
-    witness: Witness
+    witness: Witness | None
 
     def encode(self, at: int) -> str:
-        """Return the value of ``done`` for a commit of offset ``at``."""
+        """Return the value of ``done`` for a commit of offset ``at``; empty without a witness."""
+        if self.witness is None:
+            return ""
         lengths = bytearray()
         position = at
         for start, end in self.ranges:
@@ -171,7 +174,7 @@ class CommitMetadata:
     def text(self, at: int) -> str:
         """Return the text for a commit of offset ``at``, which `parse_metadata` reads."""
         epoch = "" if self.epoch is None else f" epoch={self.epoch}"
-        done = "" if self.done is None else f" done={self.done.encode(at)}"
+        done = "" if self.done is None or self.done.witness is None else f" done={self.done.encode(at)}"
         return (
             f"dedup/2 at={at} fingerprint={self.log}.{self.rule} low={self.low} "
             f"complete={int(self.complete)} era={self.era}{epoch}{done}"

@@ -68,10 +68,10 @@ class CommitState:
     def leave_behind(self, start: int) -> None:
         """Commit what is completed from ``start`` on, the place of the last move: a message came from there.
 
-        If that was a move back, ``start`` itself is new to the group, whose commit lies above it.
+        After a move back ``start`` itself is new to the group: its commit lies above it, or lists more as completed.
         """
         before, self.before_move = self.before_move, None
-        if before is not None and start < before.offset:
+        if before is not None and start <= before.offset:
             self.requested, self.done_asked = min(self.requested, start - 1), ""
 
     def forget_move(self) -> None:

@@ -588,6 +588,20 @@ class Delivery:
         aside = [m.offset() for m in self._aside.get((topic, partition), ())]
         return min([*individual, *aside] if ready is None else [ready, *individual, *aside], default=None)
 
+    def delivered_to(self, topic: str, partition: int) -> int | None:
+        """Return the offset after the last message of a partition that the application got; None before it delivers.
+
+        A released message, which waits to come again, lies before it.
+        """
+        opened = self.partition_of(topic, partition)
+        if opened is None:
+            return None
+        first = self._first_ready(topic, partition)
+        others = [*self.individual, *self._aside.get((topic, partition), ())]
+        waiting = {m.offset() for m in others if m.error() is None and _coordinates(m) == (topic, partition)}
+        place = opened.flight.position if first is None else first
+        return opened.flight.delivered_until(place, waiting) if waiting else place
+
     def _first_ready(self, topic: str, partition: int) -> int | None:
         # The ready messages of a partition are in its order.
         of_batch = (m.offset() for m in list(self.ready) if m.partition() == partition and m.topic() == topic)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dedup_sdk._core.ranges import before_offset
+from dedup_sdk._core.ranges import Range, before_offset
 from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
@@ -244,6 +244,21 @@ def check_witness(
                 return WitnessCheck(same, batch.epoch)
             yield None
     return WitnessCheck(None)
+
+
+def read_witness(
+    completed: Range, partition: Partition, engine: Deduplicator, client: Client
+) -> Steps[tuple[Witness | None, int | None]]:
+    """Return the last record in a range of offsets, and its leader epoch; None where the log has none there."""
+    found: tuple[Witness | None, int | None] = None, None
+    with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
+        first, end = reader.bounds()
+        for batch in reader.slices(max(first, completed[0]), min(end, completed[1]), engine.keys):
+            if batch is not None and batch.offsets:
+                digest = partition.keys.digest_of(batch.digests[-1])
+                found = Witness.of(batch.offsets[-1], int(batch.timestamps[-1]), digest), batch.epoch
+            yield None
+    return found
 
 
 def _common_end(

@@ -55,7 +55,7 @@ from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commit_text import CommitMetadata, CompletedAbove, Void, log_name
 from dedup_sdk._kafka.commits import Beginning, Commits
 from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.log_check import ask_same_until, check_witness, start_in_the_log
+from dedup_sdk._kafka.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._marks import Progress
@@ -407,7 +407,7 @@ def _validate_history(
         return start, None
     return (
         yield from _verify_completed_above(
-            start, start.metadata, start.metadata.done, partition, recovery.engine, recovery.client
+            assigned, start, start.metadata, start.metadata.done, partition, recovery.engine, recovery.client
         )
     )
 
@@ -527,6 +527,7 @@ def _records_before(chosen: Recovery) -> str:
 
 
 def _verify_completed_above(
+    assigned: Assigned,
     start: Start,
     metadata: CommitMetadata,
     done: CompletedAbove,
@@ -536,15 +537,23 @@ def _verify_completed_above(
 ) -> Steps[tuple[Start, int | None]]:
     """Keep the commit's completions above its offset only where the log has the last of these records.
 
-    Return that record's leader epoch, too: the log may be cut before the partition has read up to it.
+    Return that record's leader epoch, too: the log may be cut before the partition has read up to it. After a move the
+    last record is only read: this process has just completed it.
     """
-    found = yield from check_witness(done.witness, partition, engine, client)
+    witness = done.witness
+    if witness is None:
+        witness, epoch = yield from read_witness(done.ranges[-1], partition, engine, client)
+        known = None if witness is None else replace(done, witness=witness)
+        read = replace(start, metadata=replace(metadata, done=known))
+        assigned.learn(start, read)
+        return read, epoch
+    found = yield from check_witness(witness, partition, engine, client)
     if found.same:
         return start, found.epoch
     logger.warning(
         "%s[%d]: the metadata of the committed offset %d names a completed record at %d which the log does not have: "
         "records completed above the committed offset are delivered again",
-        partition.topic, partition.partition, start.offset, done.witness.offset,
+        partition.topic, partition.partition, start.offset, witness.offset,
     )  # fmt: skip
     return replace(start, metadata=replace(metadata, done=None), must_commit_first=True), None
 

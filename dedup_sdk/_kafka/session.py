@@ -41,7 +41,7 @@ from dedup_sdk._kafka.assignment import (
     set_back,
 )
 from dedup_sdk._kafka.client import ANSWER_S, Client
-from dedup_sdk._kafka.commit_text import CommitMetadata, new_era, parse_metadata
+from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.commits import Commits, standing
 from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.reader import diverged_at
@@ -209,11 +209,13 @@ class Session:
         partition: int,
         offset: int,
         *,
+        delivered_to: int | None = None,
         log_changed: bool = False,
         before: TopicPartition | None = None,
     ) -> None:
         """Restart a partition at another offset, by the user's seek or because the log no longer has its offset.
 
+        ``delivered_to``: the offset after the last message that the application got; a seek behind it goes forward.
         ``before``: the commit of what was completed before a seek (`Commits.before_move`).
         """
         assigned = self.assigned[topic, partition]
@@ -222,30 +224,20 @@ class Session:
             # A move before this one has brought nothing: this one goes from where that one began.
             earlier = parse_metadata(before.metadata, committed=before.offset)
             known = None if earlier is None else (earlier, before.offset)
-        metadata, era = None, new_era()
+        start = Start(offset=offset)
         if known is not None:
             history, high = known
-            # Nobody sets the group back by a move forward.
-            era = history.era
-            if offset == high:
-                metadata = history
-            if offset < high:
-                metadata = set_back(history, offset)
-                if log_changed:
-                    metadata = replace(metadata, low=offset, complete=False)
+            own = high if log_changed else max(high, assigned.delivered_until(delivered_to))
+            start = _start_of_move(history, high, offset, own=own)
+            if log_changed and offset < high and start.metadata is not None:
+                start = replace(start, metadata=replace(start.metadata, low=offset, complete=False))
         # As in the plain client, a seek alone does not set the group back: what is read after it does (`before`).
         # Only a new group must commit where it begins: else its store would look as if it belonged to another group.
         new = assigned.start is not None and assigned.start.new and assigned.recovers
-        start = Start(
-            offset=offset,
-            metadata=metadata,
-            era=era,
-            new=new,
-            must_commit_first=log_changed or new,
-            reopened=known is not None and metadata is known[0],
-            acknowledged=self._acknowledged(assigned),
+        start = replace(
+            start, new=new, must_commit_first=log_changed or new, acknowledged=self._acknowledged(assigned)
         )
-        self._begin_again(assigned, start, moved_to=offset, before=before)
+        self._begin_again(assigned, start, moved_to=start.offset, before=before, delivered_to=delivered_to)
         if not log_changed:
             self.commits.hand_on(assigned, self.assigned[topic, partition])
 
@@ -266,6 +258,7 @@ class Session:
         *,
         moved_to: int = _MAX_OFFSET,
         before: TopicPartition | None = None,
+        delivered_to: int | None = None,
         write: bool = True,
     ) -> None:
         self._client.pause(assigned.topic, assigned.partition)
@@ -280,6 +273,7 @@ class Session:
             stopped=assigned.stopped,
             commits=assigned.commits.moved(moved_to, before),
             failed_at=assigned.failed_at,
+            delivered_to=assigned.delivered_until(delivered_to),
         )
         self._succeed(assigned, after, write=write and assigned.engine_partition is not None)
 
@@ -663,6 +657,23 @@ class Session:
             self._client.pause(assigned.topic, assigned.partition)
         elif not applies and assigned.lift(why):
             self._client.resume(assigned.topic, assigned.partition)
+
+
+def _start_of_move(history: CommitMetadata, high: int, offset: int, *, own: int) -> Start:
+    """Return where to start after a move of a group that has this history, completed without a gap up to ``high``.
+
+    ``own``: the place that the application has reached. A move beyond it goes forward: what lies between is skipped,
+    and what is in flight with it. A move back asks for all records from ``offset`` on once more, and for no other: what
+    is completed below it stays so. What is in flight below it is released, so that reading begins there.
+    """
+    if offset > own:
+        # Nobody sets the group back by a move forward.
+        return Start(offset=offset, era=history.era)
+    done = () if history.done is None else history.done.ranges
+    if offset == own or offset >= max([high, *(end for _, end in done)]):
+        # Nothing completed is asked for.
+        return Start(offset=high, metadata=history, reopened=True)
+    return Start(offset=min(offset, high), metadata=set_back(history, offset))
 
 
 def _count_left_out(assigned: Assigned) -> int:

@@ -256,7 +256,91 @@ def test_what_was_completed_out_of_order_outlives_a_seek_to_the_own_place(make: 
         with suppress(KafkaException):
             consumer.commit(asynchronous=True)
         consumer.complete(messages[6])
-        consumer.seek(orders(1))
+        consumer.seek(orders(10))
         assert values(poll_some(consumer, 1)) == ["1"]
 
     assert values(poll_quiet(make("orders", store=MemoryStore()))) == ["1", "2", "4", "6", "8", "9"]
+
+
+def read_with_gaps(consumer: DedupConsumer) -> None:
+    """Get ten messages; 0 to 3, 5 and 7 are completed, the others are in flight."""
+    for message in poll_some(consumer, 10):
+        if message.offset() in {0, 1, 2, 3, 5, 7}:
+            consumer.complete(message)
+
+
+@pytest.mark.parametrize("config", [{}, BY_USER], ids=["auto", "by the user"])
+def test_a_seek_between_what_is_completed_and_what_was_read_loses_nothing(
+    make: Make, send: Send, config: dict[str, Any]
+) -> None:
+    """All from the target on comes again, and below it what was in flight."""
+    send(*numbers(0, 10))
+    consumer = make("orders", completion="explicit", config=config)
+    read_with_gaps(consumer)
+    consumer.seek(orders(7))
+
+    assert values(poll_quiet(consumer)) == ["4", "6", "7", "8", "9"]
+    assert consumer.counters.verdicts["unverified"] == 0
+
+
+def test_two_seeks_in_a_row_count_as_the_last(make: Make, send: Send) -> None:
+    """The first has brought nothing, so that the second begins where that one began."""
+    send(*numbers(0, 10))
+    consumer = make("orders", completion="explicit")
+    read_with_gaps(consumer)
+    consumer.seek(orders(5))
+    consumer.seek(orders(8))
+
+    assert values(poll_quiet(consumer)) == ["4", "6", "8", "9"]
+
+
+def test_an_owner_after_a_seek_between_repeats_what_it_asked_for(make: Make, send: Send) -> None:
+    """Elsewhere, too, what is completed below the target stays so."""
+    send(*numbers(0, 10))
+    with make("orders", completion="explicit") as consumer:
+        read_with_gaps(consumer)
+        consumer.seek(orders(7))
+        consumer.complete(poll_some(consumer, 1)[0])
+
+    assert values(poll_quiet(make("orders", store=MemoryStore()))) == ["6", "7", "8", "9"]
+
+
+def test_a_seek_behind_a_released_message_gives_it_up_only_with_what_was_not_read(
+    make: Make, send: Send
+) -> None:
+    """The place that was reached is not that of a message which waits to come again."""
+    send(*numbers(0, 10))
+    consumer = make("orders", completion="explicit")
+    messages = poll_some(consumer, 8)
+    consumer.release(messages[2])
+    consumer.complete(messages[0])
+    consumer.seek(orders(5))
+
+    assert values(poll_quiet(consumer)) == numbers(1, 10)
+
+
+def test_a_seek_forward_over_held_messages_skips_them(make: Make, send: Send) -> None:
+    """Messages that were fetched, and wait for the end of a pause, were not reached."""
+    send(*numbers(0, 10))
+    consumer = make("orders")
+    assert values(poll_some(consumer, 2)) == ["0", "1"]
+    consumer.pause([orders(0)])
+    assert poll_quiet(consumer) == []
+    consumer.seek(orders(7))
+    consumer.resume([orders(0)])
+
+    assert values(poll_quiet(consumer)) == ["7", "8", "9"]
+
+
+def test_stored_offsets_do_not_pass_what_a_seek_leaves_in_flight(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """A program that stores offsets has handled nothing yet: nothing is committed, and all comes again."""
+    send(*numbers(0, 10))
+    consumer = make("orders", config=STORED)
+    poll_some(consumer, 10)
+    consumer.seek(orders(6))
+    assert values(poll_quiet(consumer)) == numbers(0, 10)
+    consumer.close()
+
+    assert max(0, committed(kafka.bootstrap, "g", "orders").offset) == 0

@@ -138,6 +138,7 @@ class EngineHost:
         if metadata is None or metadata.rule != self._rule_digits():
             return None
         if metadata.done is not None:
+            assert metadata.done.witness is not None
             offset = metadata.done.witness.offset
             there = Witness.of(offset, self._log[offset].timestamp_ms, self._digest(offset))
             if there != metadata.done.witness:

@@ -131,10 +131,10 @@ def on_assign(life: GroupLife, *, offset: int) -> None:
 
 
 def seek(life: GroupLife, *, offset: int) -> None:
-    """The application seeks."""
-    life.produce(UNREAD)
+    """The application seeks, before it has read on."""
     life.start("here")
     life.handle(up_to=12)
+    life.produce(UNREAD)
     life.member.seek(0, offset)
     life.handle()
     life.stop()

@@ -22,7 +22,7 @@ from dedup_sdk._core.seen import IdStatus
 from dedup_sdk._core.sources import Sources
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition, Writer
-from dedup_sdk._kafka import commits, recovery
+from dedup_sdk._kafka import commits, recovery, session
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk._store.rocks import RocksStore
@@ -85,6 +85,32 @@ def commit_the_position(patch: pytest.MonkeyPatch) -> None:
 def forget_what_was_before_a_seek(patch: pytest.MonkeyPatch) -> None:
     """What a seek moves away from is not committed."""
     patch.setattr(commits.Commits, "before_move", lambda *_: None)
+
+
+def count_every_seek_above_the_watermark_as_forward(patch: pytest.MonkeyPatch) -> None:
+    """What is in flight below its target is skipped, and what is completed behind that stays hidden."""
+    begin = session._start_of_move
+    patch.setattr(
+        session,
+        "_start_of_move",
+        lambda known, high, at, **more: begin(known, high, at, **{**more, "own": high}),
+    )
+
+
+def skip_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """A seek back begins where it says, whatever is not completed below that."""
+    begin = session._start_of_move
+
+    def careless(known: Any, high: int, at: int, **more: Any) -> Any:
+        start = begin(known, high, at, **more)
+        return start if start.offset >= at else replace(start, offset=at)
+
+    patch.setattr(session, "_start_of_move", careless)
+
+
+def keep_what_was_asked_for_again(patch: pytest.MonkeyPatch) -> None:
+    """What was completed out of order outlives a seek back behind it."""
+    patch.setattr(session, "before_offset", lambda ranges, _: ranges)
 
 
 def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:
@@ -266,6 +292,8 @@ def trust_sources_that_miss_records(patch: pytest.MonkeyPatch) -> None:
     [
         ("crashes", commit_the_position),
         ("seeks", forget_what_was_before_a_seek),
+        ("seeks", count_every_seek_above_the_watermark_as_forward),
+        ("seeks", skip_what_is_in_flight),
         ("transactions", replay_the_aborted),
         ("two-groups", mix_the_groups),
         ("rings", count_nothing),

@@ -336,8 +336,9 @@ class Life:
             if held is not None:
                 places += [held.flight.position, held.flight.high]
             target = self.random.choice(places)
-            self.oracle.pass_over(group, number, target)
             forward = member.seek(number, target)
+            if forward:
+                self.oracle.pass_over(group, number, target)
             self.oracle.seek(group, number, target, forward=forward)
             for _ in range(self.random.randrange(3)):
                 member.work()

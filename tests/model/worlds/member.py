@@ -78,6 +78,7 @@ class Member:
         self.session = Session(self.engine, self.client, settings, chosen, self.callback_errors)
         self.judge = BatchClassifier(self.engine, self.session, observing=False)
         self.in_flight: list[Message] = []
+        self._came: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"a member of {self.group}"
@@ -86,6 +87,7 @@ class Member:
 
     def take(self, partition: int, offset: int = OFFSET_INVALID) -> None:
         """Get a partition; ``offset``: where the user's callback has it begin."""
+        self._came.pop(partition, None)
         self.client.generations[partition] = self.broker.grant(self.group, partition)
         self.session.take([TopicPartition(TOPIC, partition, offset)], incremental=True)
 
@@ -100,11 +102,13 @@ class Member:
         self.session.lose([TopicPartition(TOPIC, partition)])
 
     def seek(self, partition: int, offset: int) -> bool:
-        """Go elsewhere; return whether that may lie beyond what is completed."""
+        """Go elsewhere; return whether that lies beyond what has come."""
         self._forget(partition)
+        held = self.held(partition)
+        delivered_to = None if held is None else held.flight.position
         before = self.session.commits.before_move(self.session.assigned[TOPIC, partition])
-        self.session.move(TOPIC, partition, offset, before=before)
-        return before is None or offset > before.offset
+        self.session.move(TOPIC, partition, offset, delivered_to=delivered_to, before=before)
+        return offset > self._came.get(partition, -1 if before is None else before.offset)
 
     def _forget(self, partition: int) -> None:
         self.in_flight = [message for message in self.in_flight if message.partition() != partition]
@@ -145,6 +149,7 @@ class Member:
             self._forget(partition)
             assert self.session.absorbs(fetched)
         elif fetched:
+            self._came[partition] = 1 + (fetched[-1].offset() or 0)
             judged = self.judge.classify(fetched)
             for held, chunk in judged.chunks:
                 for row, message in enumerate(chunk.items):
