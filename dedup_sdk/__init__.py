@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from dedup_sdk._kafka.fields import ids_of
     from dedup_sdk._kafka.recovery import Recovery
     from dedup_sdk._marks import Coverage
-    from dedup_sdk._observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
+    from dedup_sdk._observe import (
+        Counters,
+        Health,
+        PartitionEvent,
+        PartitionObserver,
+        PartitionStatus,
+        VerdictEvent,
+    )
     from dedup_sdk._record import Record, Settled, Verdict, VerdictKind
     from dedup_sdk._runner.dead_letters import DeadLetter, original_headers
     from dedup_sdk._store.memory import MemoryStore
@@ -57,6 +64,7 @@ __all__ = [
     "DedupConsumer",
     "DedupError",
     "Deduplicator",
+    "Health",
     "IdSpec",
     "LastId",
     "Lookup",
@@ -101,6 +109,7 @@ _MODULES: Final = {
     "dedup_sdk._kafka.recovery": ("Recovery",),
     "dedup_sdk._observe": (
         "Counters",
+        "Health",
         "PartitionEvent",
         "PartitionObserver",
         "PartitionStatus",

@@ -68,6 +68,10 @@ class PartitionStatus:
       each, with the next step.
     - ``position``: the offset after the last judged record, None before it is known.
     - ``in_flight``: the number of judged and not completed records, waiting ones included.
+    - ``waiting``: the number of records that wait for another one, e.g. with the same ID.
+    - ``committed``: the group's offset that the broker confirmed last, None before one is known.
+    - ``lag``: the number of offsets from there (else from ``position``) to the end of the log as the client knows it,
+      None before the first fetch.
     - ``effective_window_ms``: how far back its marks are known, None before it is active or without a window by time.
     - ``detail``: the result of its recovery, as in the log; during recovery its progress, rate and remaining time.
     """
@@ -78,8 +82,26 @@ class PartitionStatus:
     hindrances: tuple[Hindrance, ...]
     position: int | None
     in_flight: int
+    waiting: int
+    committed: int | None
+    lag: int | None
     effective_window_ms: int | None
     detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Whether a consumer works, for the probes of whoever runs it.
+
+    - ``live``: False if only a restart of the process helps.
+    - ``ready``: False while the consumer delivers nothing, or less: it has no assignment yet, assigned partitions
+      recover, no broker answers, or it is closed. Also False if it is not ``live``.
+    - ``reasons``: sentences that say why, each with the next step; empty if it is ready.
+    """
+
+    live: bool
+    ready: bool
+    reasons: tuple[str, ...]
 
 
 Observer = Callable[[VerdictEvent], None]

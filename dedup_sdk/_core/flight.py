@@ -375,6 +375,11 @@ class Flight:
         return sum(chunk.open for chunk in self.chunks)
 
     @property
+    def held_back(self) -> int:
+        """How many records wait for another one."""
+        return sum(chunk.states.count(PARKED) for chunk in self.chunks)
+
+    @property
     def kept(self) -> int:
         """How many records are in memory: those in flight, and completed ones behind the first of these."""
         return sum(len(chunk.offsets) for chunk in self.chunks)

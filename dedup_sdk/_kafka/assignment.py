@@ -670,17 +670,26 @@ def note_uncompleted(assigned: Assigned, flight: Flight, most_waiting: int) -> N
         )  # fmt: skip
 
 
-def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
-    """Return the status of one partition from memory, without a request to a broker or the disk."""
+def status_of(assigned: Assigned, engine: Deduplicator, end: int = -1) -> PartitionStatus:
+    """Return the status of one partition from memory, without a request to a broker or the disk.
+
+    ``end``: the end of its log, below zero if it is not known.
+    """
     partition = engine.partitions.get((assigned.topic, assigned.partition))
     begun = partition if partition is not None and partition.started else None
+    committed = assigned.commits.confirmed
+    position = None if begun is None else begun.flight.position
+    read_to = committed if committed >= 0 else position
     return PartitionStatus(
         topic=assigned.topic,
         partition=assigned.partition,
         state="recovering" if assigned.recovers else assigned.state.value,
         hindrances=hindrances_of(assigned, engine),
-        position=None if begun is None else begun.flight.position,
+        position=position,
         in_flight=0 if begun is None else begun.flight.in_flight,
+        waiting=0 if begun is None else begun.flight.held_back,
+        committed=committed if committed >= 0 else None,
+        lag=None if end < 0 or read_to is None else max(0, end - read_to),
         effective_window_ms=None if begun is None else begun.writer.effective_window_ms,
         detail=assigned.note,
     )

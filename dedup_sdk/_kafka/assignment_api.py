@@ -64,6 +64,8 @@ class AssignmentApi:
         self._handlers: Handlers | None = None
         self.asked = False
         """Whether the application ever subscribed to topics, or assigned partitions."""
+        self.first_topic: list[Coordinates] = []
+        """A partition of the first subscribed topic; none if all are patterns."""
         self._assigning: list[TopicPartition] | None = None
         """Inside the user's ``on_assign`` callback: the partitions to assign; None outside."""
         self._pausing: set[Coordinates] = set()
@@ -92,6 +94,7 @@ class AssignmentApi:
             if not self._lock.may_change("subscribe"):
                 return
             self.asked = True
+            self.first_topic = [(topic, 0) for topic in topics if not topic.startswith("^")][:1]
 
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
             with self._lock.in_callback():

@@ -119,14 +119,21 @@ class MetadataRequests:
 
     def probe(self, topic: str, partition: int) -> EndProbe:
         """Request a partition's end offset from its leader, by the consumer's isolation level."""
+        return self.probe_all([(topic, partition)])[topic, partition]
+
+    def probe_all(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], EndProbe]:
+        """Request the end offsets of partitions, by one request to each leader."""
         admin = self.admin()
-        asked = TopicPartition(topic, partition)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
         answers = admin.list_offsets(
-            {asked: latest}, isolation_level=self._isolation, request_timeout=PROBE_S
+            {TopicPartition(*each): latest for each in partitions},
+            isolation_level=self._isolation,
+            request_timeout=PROBE_S,
         )
-        [future] = answers.values()
-        return EndProbe(PendingRequest(future, admin))
+        return {
+            (asked.topic, asked.partition): EndProbe(PendingRequest(future, admin))
+            for asked, future in answers.items()
+        }
 
     def renew(self) -> None:
         """Make the next request open new connections; pending requests keep those of the old client.
@@ -176,6 +183,8 @@ class Client:
         self._described: dict[str, PendingRequest] = {}
         """Pending topic descriptions, by topic name."""
         self._cluster: str | None = None
+        self._outside = Consumer.consumer_group_metadata(consumer)
+        """The client's metadata while it belongs to no group."""
         self._reassigned: list[TopicPartition] = []
         """What `reassign` takes out of the assignment and puts back."""
 
@@ -317,6 +326,10 @@ class Client:
         there = TopicPartition(topic, partition)
         return int(Consumer.get_watermark_offsets(self._consumer, there, cached=True)[1])
 
+    def is_member(self) -> bool:
+        """Whether the client belongs to its group now, also without a partition."""
+        return bool(Consumer.consumer_group_metadata(self._consumer) != self._outside)
+
     def reads_at(self, topic: str, partition: int) -> int:
         """Return the offset up to which the client has returned all records; below zero if none came since a seek.
 
@@ -327,6 +340,10 @@ class Client:
     def probe(self, topic: str, partition: int) -> EndProbe:
         """Request the end offset from the leader, asynchronously."""
         return self.requests.probe(topic, partition)
+
+    def probe_all(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], EndProbe]:
+        """Request the end offsets of partitions from their leaders, asynchronously."""
+        return self.requests.probe_all(partitions)
 
     def log_end(self, topic: str, partition: int) -> int:
         """Return the offset after the last record of the log; see `TailReader.log_end`."""

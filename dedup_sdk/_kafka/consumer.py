@@ -37,7 +37,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.assignment import status_of, warn_of_recovering
+from dedup_sdk._kafka.assignment import warn_of_recovering
 from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import handle_error
@@ -45,6 +45,7 @@ from dedup_sdk._kafka.closing import ClientEnd, keep_from_children, leave_group,
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk._kafka.fields import note_message
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
+from dedup_sdk._kafka.health import Asked, health_of
 from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
 from dedup_sdk._kafka.session import WAITING_SHARE, Session, waiting_until
@@ -57,7 +58,7 @@ from dedup_sdk._kafka.settings import (
     unknown_settings_explained,
 )
 from dedup_sdk._masking import error_shown, shown
-from dedup_sdk._observe import Counters, Observer, PartitionStatus
+from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._store.rocks import RocksStore
@@ -685,16 +686,35 @@ class DedupConsumer(Consumer):
 
     @property
     def counters(self) -> Counters:
-        """Totals by verdict since the consumer was made."""
-        self._loop.catch_up()
+        """Totals by verdict since the consumer was made. From any thread, without waiting."""
+        self._loop.catch_up_if_free()
         return self._engine.counters
 
     @property
     def partition_statuses(self) -> list[PartitionStatus]:
-        """The state of each assigned partition, and the reasons why it waits. From any thread; cheap."""
-        with self._access.lock:
-            self._access.catch_up()
-            return [status_of(assigned, self._engine) for assigned in self._session.assigned.values()]
+        """The state of each assigned partition, and the reasons why it waits. From any thread, without waiting.
+
+        While another thread is in a step, these are the statuses after the last step, at most about a second older.
+        """
+        board = self._session.board
+        self._access.run_if_free(board.renew)
+        return list(board.statuses)
+
+    def health(self) -> Health:
+        """Return whether the consumer works, with the reasons if it does not. From any thread, without waiting.
+
+        ``live`` is False if your program has not asked for messages for longer than ``max.poll.interval.ms``, or if
+        the client has stopped fetching a partition. See `Health` for ``ready``.
+        """
+        session = self._session
+        asked = Asked(
+            at=self._loop.heard_at,
+            interval_s=self._settings.poll_interval_s,
+            has_subscribed=self._assignment.asked,
+            has_assignment=session.has_assignment,
+            is_closed=self._access.closed or self._access.closer is not None,
+        )
+        return health_of(asked, self.partition_statuses, session.fetch_watch, time.monotonic())
 
     @property
     def effective_window_ms(self) -> int | None:

@@ -129,6 +129,19 @@ class ClientLock:
         self.__init__(self._interrupted)  # type: ignore[misc]
         self.closed = True
 
+    def run_if_free(self, step: Callable[[], None]) -> None:
+        """Do a step with the lock, after `catch_up`, unless another thread has the lock: then do nothing."""
+        taken: list[bool] = []
+        try:
+            # One call of C: no exception of a signal comes between taking the lock and noting that it is taken.
+            taken.extend(map(self.lock.acquire, (False,)))
+            if taken[0]:
+                self.catch_up()
+                step()
+        finally:
+            if taken and taken[0]:
+                self.lock.release()
+
     @property
     def in_other_thread(self) -> bool:
         """Whether another thread is inside the client; read this with the lock held."""

@@ -139,7 +139,8 @@ class FetchLoop:
         self._durability, self._only_stored = durability, only_stored
         self._collector = Collector()
         self._log_ends = LogEnds(client)
-        self._heard_at = 0.0
+        self.heard_at = 0.0
+        """When (monotonic seconds) the client was last asked for messages, or served; 0: never."""
         self._unwritten: dict[int, Partition] = {}
         """Partitions with completed records that are not in the store yet, by `id`."""
         self._since_maintenance = 0
@@ -283,7 +284,7 @@ class FetchLoop:
                     or self._since_maintenance >= MAINTENANCE_RECORDS
                 ):
                     self._maintain()
-                silent = bool(delivery.ready) and now > self._heard_at + MAINTENANCE_S
+                silent = bool(delivery.ready) and now > self.heard_at + MAINTENANCE_S
                 if (delivery.ready or delivery.individual) and not silent and (got := self._hand_over(count)):
                     return got
             except BaseException:
@@ -307,7 +308,7 @@ class FetchLoop:
                 self._collector.pause()
             fetcher.fetch(at_most, 0)
             now = time.monotonic()
-        self._heard_at = now
+        self.heard_at = now
         enough = at_most if count > 1 else 1
         judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
         if not judges:
@@ -338,7 +339,7 @@ class FetchLoop:
         if count > 1 or now >= due or many or self._callback_errors.kept is not None:
             return []
         if not self._fetcher.messages:
-            self._heard_at = now
+            self.heard_at = now
             self._fetcher.listen(max(0.0, min(until, due) - now))
             if self._fetcher.messages and time.monotonic() - now <= _AT_ONCE_S:
                 self._fetcher.fetch(at_most, 0)
@@ -396,15 +397,14 @@ class FetchLoop:
         if self._interruption.happened:
             self.reopen()
 
-    def catch_up(self) -> None:
-        """Judge the early messages, if there are any, and this is not the child of a fork."""
+    def catch_up_if_free(self) -> None:
+        """Judge the early messages, if there are any, unless another thread has the lock: then it counts them."""
         if self._early.messages and not self._lock.closed:
-            with self._mutex:
-                self._judge_early()
+            self._lock.run_if_free(self._judge_early)
 
     def _listen_and_hand_over(self, count: int) -> list[Any]:
         """Serve the client, then deliver: with slow handlers a batch lasts long, and the group must hear from it."""
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         self._fetcher.listen(0)
         with self._mutex:
             self._judge_early()
@@ -419,7 +419,7 @@ class FetchLoop:
         fetcher = self._fetcher
         if self._collector.paused:
             self._collector.resume()
-        now = self._heard_at
+        now = self.heard_at
         wait_s = max(0.0, min(left_s, self._interruption.maintenance_at - now, self._recover_at - now))
         if enough > 1:
             fetcher.fetch(at_most, wait_s)
@@ -547,10 +547,27 @@ class FetchLoop:
             self._fetcher.put_first(events)
         if session.waking:
             session.wake()
+        if session.fetch_watch.due_at <= self.heard_at:
+            self._watch_fetches()
         self._client.requests.serve()
         now = time.monotonic()
+        if now >= session.board.due_at:
+            session.board.publish(now)
         self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else MAINTENANCE_S)
         self._interruption.schedule_maintenance(min(now + MAINTENANCE_S, session.next_commit_at))
+
+    def _watch_fetches(self) -> None:
+        """Look for partitions that the client does not fetch; only those count of which all messages are judged."""
+        is_judged = self._fetcher.ran_dry and not (self._fetcher.messages or self._delivery.ready)
+        positions = {
+            coordinates: assigned.engine_partition.flight.position
+            for coordinates, assigned in self._session.assigned.items()
+            if is_judged and assigned.is_fetched and assigned.engine_partition is not None
+        }
+        others = list(self._session.assigned)[:1] or self._assignment.first_topic
+        self._session.fetch_watch.look(positions, others)
+        if not self._session.has_assignment:
+            self._session.note_membership()
 
     def _ask(self, gatekeeper: Gatekeeper) -> None:
         """Have the gatekeeper renew its hold, and queue the messages that it lets through now."""
@@ -756,6 +773,7 @@ class FetchLoop:
             if len(self._fetcher.messages) >= MOST_FETCHED or self._holds_back:
                 self._holds_back = True
                 self._assignment.hold_back(hold=True)
+        self.heard_at = time.monotonic()
         self._fetcher.listen(0)
 
     def fetch_again(self) -> None:

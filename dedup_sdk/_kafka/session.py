@@ -44,6 +44,7 @@ from dedup_sdk._kafka.client import ANSWER_S, Client
 from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.commits import Commits, standing
 from dedup_sdk._kafka.guards import CallbackErrors
+from dedup_sdk._kafka.health import FetchWatch, StatusBoard
 from dedup_sdk._kafka.reader import diverged_at
 from dedup_sdk._kafka.recovery import Backoff, Recovery, RecoveryLoop
 from dedup_sdk._kafka.settings import ClientSettings
@@ -93,9 +94,13 @@ class Session:
         self.assigned: dict[Coordinates, Assigned] = {}
         self.commits = Commits(self.assigned, client, only_hidden=settings.only_user_commits)
         self.reading = Reading(self.assigned, client)
+        self.board = StatusBoard(self.assigned, engine, client)
+        self.fetch_watch = FetchWatch(client)
         self.log = RebalanceLog(engine)
         self.has_assignment = False
         """Whether the group or the user ever made an assignment, be it an empty one."""
+        self._is_member = False
+        """Whether the client belonged to the group at the last look."""
         self._commits_stopped = False
         """Whether the client is closing: it answers no requests any more, and nothing is committed."""
         self._client = client
@@ -283,6 +288,7 @@ class Session:
         In this order: after an interruption at any line the partition is there, and is opened again.
         """
         self.assigned[after.coordinates] = after
+        self.board.request()
         if before is not None:
             self._detach(before)
             self._close(before, write=write)
@@ -308,6 +314,14 @@ class Session:
         if missing:
             self.log.assigned([TopicPartition(*coordinates) for coordinates in missing])
         self.has_assignment = self.has_assignment or bool(theirs)
+
+    def note_membership(self) -> None:
+        """Note that the group has nothing for this member: it belongs to the group, and did at the look before.
+
+        With ``group.protocol=consumer`` the client makes no callback for an empty assignment.
+        """
+        before, self._is_member = self._is_member, self._client.is_member()
+        self.has_assignment = before and self._is_member
 
     def _given(self, coordinates: Coordinates) -> Assigned:
         """Return a partition that the client has, from its beginning; no fetch position of the client is trusted."""
@@ -443,6 +457,7 @@ class Session:
             )  # fmt: skip
         # Last: after an interruption it is found, and closed again.
         self.assigned.pop(assigned.coordinates, None)
+        self.board.request()
 
     def _detach(self, assigned: Assigned) -> None:
         if assigned.recovery is not None:
@@ -571,6 +586,9 @@ class Session:
 
         Return the partitions that are recovered again because their topic was recreated.
         """
+        if (now := time.monotonic()) >= self.board.due_at:
+            # Also before the work: a step of a new partition's recovery may take long.
+            self.board.publish(now)
         if begun := self.recoveries.work():
             self._begin_to_deliver(begun)
         elif self._begun or self._window_check.asked:
@@ -615,6 +633,7 @@ class Session:
                 self.waking.append(TopicPartition(assigned.topic, assigned.partition))
         behind = [each for each in self.assigned.values() if each.state in NOT_YET_DELIVERING]
         self.log.ready(finished, behind)
+        self.board.request()
         self._begun += finished
 
     def wake_soon(self, topic: str, partition: int) -> None:

@@ -97,6 +97,8 @@ class ClientSettings:
     """Maximum seconds for handing over partitions; by default a fifth of ``max.poll.interval.ms``."""
     silence_s: float
     """Seconds of silence after which the group removes a member, by the longer of its two limits."""
+    poll_interval_s: float
+    """``max.poll.interval.ms`` in seconds: after it the group removes a member whose program asks for nothing."""
     session_s: float
     """Session timeout in seconds: after it the group removes a member whose process stands still."""
     only_user_commits: bool
@@ -297,6 +299,7 @@ def client_settings(
             else seconds("revoke_deadline", revoke_deadline)
         ),
         silence_s=max(poll_interval_ms, session_ms) / 1_000,
+        poll_interval_s=poll_interval_ms / 1_000,
         session_s=session_ms / 1_000,
         only_user_commits=auto_commit is False,
         only_stored=auto_store is False,

@@ -48,3 +48,8 @@ class UndescribedClient(Client):
 
     def forget_topic_ids(self) -> None:
         """See `Client`."""
+
+    def known_end(self, topic: str, partition: int) -> int:
+        """See `Client`; no fetch tells it."""
+        del topic, partition
+        return -1

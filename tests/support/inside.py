@@ -101,7 +101,7 @@ def interrupt(consumer: DedupConsumer) -> None:
 def let_time_pass(consumer: DedupConsumer) -> None:
     """Have the next call for messages do what it does when it comes late: maintenance is due, the group must hear."""
     consumer._interruption.request_maintenance()
-    consumer._loop._heard_at = float("-inf")
+    consumer._loop.heard_at = float("-inf")
 
 
 @contextmanager

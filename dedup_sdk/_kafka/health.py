@@ -1,0 +1,255 @@
+"""Statuses that any thread may read without waiting, and the health that follows from them.
+
+The state of partitions changes only with the consumer's lock, which a step may keep for a second: a slice of a replay,
+a snapshot, a slow broker. So other threads get immutable statuses that were published after the last step; if no thread
+is in a step, they are made anew first (`ClientLock.run_if_free`).
+
+`FetchWatch` finds the two faults that no call reports. The client may stop fetching a partition, with its connections
+and its heartbeats in order (librdkafka issue 5301); and while the topics are quiet, nobody notices that no broker
+answers. Both need the brokers' word: the ends of the logs, which the leaders tell over other connections than those of
+the client.
+
+An end beyond the position proves nothing by itself: compaction may have left only holes there, and a transaction may
+have been aborted. A partition is not fetched if its end *moves* beyond an end that was known before, and the position
+stands still for `STOPPED_S` after that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.assignment import MOST_LISTED, Assigned, Coordinates, status_of
+from dedup_sdk._kafka.client import EndProbe
+from dedup_sdk._observe import Health, PartitionStatus
+
+PUBLISH_EVERY_S: Final = 1.0
+"""Seconds after which statuses are published though no partition changed its state."""
+LOOK_EVERY_S: Final = 10.0
+"""Seconds between two looks at the partitions whose position stands still."""
+STOPPED_S: Final = 20.0
+"""Seconds for which records must lie unread, with the client asked for them, before it counts as stopped."""
+
+
+class EndSource(Protocol):
+    """The client's part: where logs end."""
+
+    def known_end(self, topic: str, partition: int) -> int:
+        """Return the end of the log as of the last fetch, below zero before the first."""
+
+    def reads_at(self, topic: str, partition: int) -> int:
+        """Return the offset up to which the client has returned all records, below zero if it is not known."""
+
+    def probe_all(self, partitions: Iterable[Coordinates]) -> dict[Coordinates, EndProbe]:
+        """Ask the leaders for the ends of what may be read, asynchronously."""
+
+
+class StatusBoard:
+    """The published statuses, replaced as a whole. ``due_at``: when (monotonic seconds) to publish them again."""
+
+    def __init__(
+        self, assigned: Mapping[Coordinates, Assigned], engine: Deduplicator, client: EndSource
+    ) -> None:
+        self._assigned, self._engine, self._client = assigned, engine, client
+        self._ends: dict[Coordinates, int] = {}
+        self.statuses: tuple[PartitionStatus, ...] = ()
+        self.due_at = 0.0
+
+    def request(self) -> None:
+        """Have the statuses published after this step: a partition has come, gone, or changed its state."""
+        self.due_at = 0.0
+
+    def publish(self, now: float) -> None:
+        """Publish the statuses, with the ends of the logs as the client knows them; on the polling thread."""
+        self.due_at = now + PUBLISH_EVERY_S
+        self._ends = {each: self._client.known_end(*each) for each in self._assigned}
+        self.renew()
+
+    def renew(self) -> None:
+        """Publish the statuses from memory, without the client; with the lock, from any thread."""
+        self.statuses = tuple(
+            status_of(assigned, self._engine, self._ends.get(coordinates, -1))
+            for coordinates, assigned in self._assigned.items()
+        )
+
+
+class Unread(NamedTuple):
+    """Records that the client does not fetch: their partition, its log's end, and since when (monotonic seconds)."""
+
+    coordinates: Coordinates
+    end: int
+    since: float
+
+
+@dataclass(slots=True)
+class _Look:
+    """What is known of one partition whose position stands still."""
+
+    position: int
+    probe: EndProbe | None = None
+    known_end: int | None = None
+    """The end that the leader told first."""
+    unread: Unread | None = None
+
+
+class FetchWatch:
+    """Asks the leaders for ends where nothing comes, without waiting for them.
+
+    ``due_at``: when (monotonic seconds) `look` must be called. ``stopped``: records that the client leaves unread.
+    ``silent_since``: the time of the first request that no broker has answered, None while one answers.
+    """
+
+    def __init__(
+        self, client: EndSource, clock: Callable[[], float] = time.monotonic, *, every_s: float | None = None
+    ) -> None:
+        self._client, self._clock = client, clock
+        self._every_s = LOOK_EVERY_S if every_s is None else every_s
+        self._looks: dict[Coordinates, _Look] = {}
+        self._probes: tuple[float, list[EndProbe]] = (0.0, [])
+        """The open requests, and when they were sent."""
+        self.due_at = clock() + self._every_s
+        self.stopped: tuple[Unread, ...] = ()
+        self.silent_since: float | None = None
+
+    def look(self, positions: Mapping[Coordinates, int], others: Sequence[Coordinates] = ()) -> None:
+        """Look at the partitions that the client should fetch, by their positions; on the polling thread.
+
+        The application has judged all that the client gave it. ``others``: partitions to ask for while there are none.
+        """
+        now = self._clock()
+        self._read_answers()
+        looks: dict[Coordinates, _Look] = {}
+        quiet: list[Coordinates] = []
+        for coordinates, judged in positions.items():
+            before = self._looks.get(coordinates)
+            position = max(judged, self._client.reads_at(*coordinates))
+            if before is None or before.position != position:
+                looks[coordinates] = _Look(position)
+                if before is not None:
+                    self.silent_since = None
+            else:
+                looks[coordinates] = before
+                self._judge(coordinates, before, now)
+                quiet.append(coordinates)
+        self._looks = looks
+        self.stopped = tuple(
+            each.unread
+            for each in looks.values()
+            if each.unread is not None and now - each.unread.since >= STOPPED_S
+        )
+        if not self._probes[1]:
+            self._ask(quiet or ([] if positions else others), now)
+        self.due_at = now + self._every_s
+
+    def _ask(self, partitions: Sequence[Coordinates], now: float) -> None:
+        if partitions:
+            probes = self._client.probe_all(partitions)
+            self._probes = now, list(probes.values())
+            for coordinates, probe in probes.items():
+                if coordinates in self._looks:
+                    self._looks[coordinates].probe = probe
+
+    def _read_answers(self) -> None:
+        asked_at, probes = self._probes
+        if any(probe.is_answered for probe in probes):
+            self.silent_since = None
+        elif probes and all(probe.is_over for probe in probes):
+            self.silent_since = asked_at if self.silent_since is None else self.silent_since
+        if all(probe.is_over for probe in probes):
+            self._probes = 0.0, []
+
+    @staticmethod
+    def _judge(coordinates: Coordinates, look: _Look, now: float) -> None:
+        end = None if look.probe is None else look.probe.end
+        if end is None:
+            return
+        if look.known_end is None:
+            look.known_end = max(end, look.position)
+        elif end > look.known_end and look.unread is None:
+            look.unread = Unread(coordinates, end, now)
+
+
+class Asked(NamedTuple):
+    """What the application has done: the times are monotonic seconds."""
+
+    at: float
+    """When the client was last asked for messages or events; 0: never."""
+    interval_s: float
+    """``max.poll.interval.ms``, in seconds."""
+    has_subscribed: bool
+    has_assignment: bool
+    is_closed: bool
+
+
+def health_of(asked: Asked, statuses: Sequence[PartitionStatus], watch: FetchWatch, now: float) -> Health:
+    """Return the health of a consumer at a time (monotonic seconds)."""
+    if asked.is_closed:
+        return Health(live=True, ready=False, reasons=("the consumer is closed: make a new one to go on",))
+    dead = [*_not_asked(asked, now), *_not_fetched(watch.stopped, now)]
+    unready = [*_not_assigned(asked), *_recovering(statuses), *_silent(watch.silent_since, now)]
+    return Health(live=not dead, ready=not (dead or unready), reasons=(*dead, *unready))
+
+
+def _not_asked(asked: Asked, now: float) -> Iterator[str]:
+    if asked.at and now - asked.at > asked.interval_s:
+        yield (
+            f"your program has not asked for messages for {now - asked.at:.0f} s, and max.poll.interval.ms is "
+            f"{asked.interval_s * 1000:.0f}: the group has taken its partitions away. Look for a handler that hangs, "
+            "then restart the process; if handlers need so long, use run()"
+        )
+
+
+def _not_fetched(stopped: Sequence[Unread], now: float) -> Iterator[str]:
+    for coordinates, end, since in stopped[:MOST_LISTED]:
+        yield (
+            f"{coordinates[0]}[{coordinates[1]}]: the client has fetched nothing for {now - since:.0f} s, although the "
+            f"log goes on to offset {end}: restart the process"
+        )
+
+
+def _not_assigned(asked: Asked) -> Iterator[str]:
+    if not asked.has_subscribed:
+        yield "no topic is subscribed: call subscribe() or assign()"
+    elif not asked.at:
+        yield "your program has not asked for messages yet: call poll(), consume() or run(), or iterate"
+    elif not asked.has_assignment:
+        yield "the group has not assigned anything yet: wait; if this stays, check the brokers and the group's rights"
+
+
+def _recovering(statuses: Sequence[PartitionStatus]) -> Iterator[str]:
+    failed = [each for each in statuses if "failed" in each.hindrances]
+    behind = [each for each in statuses if each.state == "recovering" and each not in failed]
+    if failed:
+        yield (
+            f"{_listed(failed)} closed after the same error came twice: report the traceback in the log, then restart "
+            "the process, or seek the partition"
+        )
+    if behind:
+        yield (
+            f"{_listed(behind)} not up to date, and not delivered yet: wait; if this stays, look up the hindrance in "
+            "the reference"
+        )
+
+
+def _listed(statuses: Sequence[PartitionStatus]) -> str:
+    listed = ", ".join(map(_described, statuses[:MOST_LISTED]))
+    more = len(statuses) - MOST_LISTED
+    return (
+        f"{listed} and {more} more are" if more > 0 else f"{listed} {'is' if len(statuses) == 1 else 'are'}"
+    )
+
+
+def _described(status: PartitionStatus) -> str:
+    notes = ", ".join(filter(None, [status.detail, *status.hindrances]))
+    return f"{status.topic}[{status.partition}]" + (f" ({notes})" if notes else "")
+
+
+def _silent(since: float | None, now: float) -> Iterator[str]:
+    if since is not None:
+        yield (
+            f"no broker has answered for {now - since:.0f} s: check bootstrap.servers, the network and the brokers; "
+            "the consumer goes on by itself when one answers"
+        )
