@@ -964,6 +964,8 @@ class Writer:
     def _leave_window(self, flushed: Marks) -> None:
         """After a flush, drop files whose marks have left the window."""
         state, reach = self._state, self._state.memory.reach
+        # Records were completed since the flush began: a progress must not be written without their marks.
+        self.persist()
         if flushed.count and self.window.time_ms is not None:
             self._flushes.append((int(flushed.timestamps.max()), int(flushed.offsets.max()) + 1))
         before = reach.since_ms, reach.since_number

@@ -115,6 +115,25 @@ def test_what_is_completed_meanwhile_is_flushed_later(deduplicator: Deduplicator
     assert (stats.marks, stats.recent) == (MANY, 5)
 
 
+def test_what_is_completed_meanwhile_is_written_with_its_mark(tmp_path: Path) -> None:
+    """A file that leaves the window after a flush is noted, and what was completed since the flush began with it."""
+    early = [record(offset, timestamp_ms=DAY_MS // 2) for offset in range(MANY)]
+    with engine(HOUR, store=RocksStore(tmp_path / "store", generation_marks=10)) as made:
+        made.admit(early)
+        made.complete(early)
+        only(made).writer.finish_flush()
+        made.admit([record(MANY, "in hand")])
+        handle(made, range(MANY + 1, 2 * MANY + 1))
+        only(made).complete([MANY])
+        only(made).writer.finish_flush()
+        assert only(made).store.stats().marks == MANY
+        made.lose("t", 0)
+        assert kinds(made.admit([record(MANY, "in hand"), record(3 * MANY, "in hand")])) == [
+            "redelivered",
+            "duplicate",
+        ]
+
+
 def test_a_flush_that_is_left_undone_loses_nothing(tmp_path: Path) -> None:
     """Whoever closes or dies in the middle finds all marks in the journal."""
     store = RocksStore(tmp_path / "store")
