@@ -834,6 +834,8 @@ class Writer:
         self._stop_flush()
         self._state.memory.take_recent(self._state.memory.reach.stream_time_ms, self.store.find)
         self._state.memory.forget_all()
+        # A record whose mark is gone proves no other log.
+        self._state.memory.reach.note_dropped(self._state.progress.completed_end)
         self.unwritten_steps, self.unwritten_weight = [NO_MARKS], 0
 
     @property

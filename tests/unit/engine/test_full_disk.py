@@ -14,7 +14,7 @@ from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, RocksStore, Win
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.ids import digest_one, key
+from dedup_sdk.ids import Ids, digest_one, key
 from tests.support.disks import FullStore, keeping
 
 if TYPE_CHECKING:
@@ -115,6 +115,23 @@ def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
     assert deduplicator.write_again()
     deduplicator.shut()
     assert not engine(store).open("t", 0).complete
+
+
+def test_a_record_whose_mark_was_given_up_is_no_sign_of_another_log() -> None:
+    """Also if the next one, with which coverage begins anew, has the same timestamp."""
+    store = FullStore()
+    deduplicator = engine(keeping(10, store), bears_full_disk=True)
+    store.full = True
+    kinds(deduplicator, records(0, 60, step_ms=0))
+    store.full = False
+    assert deduplicator.write_again()
+    kinds(deduplicator, records(60, 61, step_ms=0))
+    deduplicator.lose("t", 0)
+    again = engine(store)
+    assert again.open("t", 0).high == 61
+    given_up = Ids([digest_one(b"59")], {})
+    found = again.partitions["t", 0].another_log([59], np.array([START_MS]), given_up, lambda: [None])
+    assert found is None
 
 
 def test_an_owner_that_waits_for_room_forgets_nothing() -> None:
