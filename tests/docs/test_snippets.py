@@ -55,6 +55,20 @@ def test_the_examples_of_a_page_run(page: Path, stage: Stage) -> None:
     assert ran
 
 
+def test_each_group_of_the_pages_has_a_folder_of_its_own() -> None:
+    """Whoever pastes two blocks has two stores, and `dedup lookup` need not ask for the group."""
+    groups: dict[str, set[str]] = {}
+    for page in PAGES:
+        for block in re.findall(
+            r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            of_block = re.findall(r"\"group\.id\": \"([\w-]+)\"", block)
+            for folder in re.findall(r"store=\"([\w/]+)\"", block):
+                groups.setdefault(folder, set()).update(of_block)
+    assert {folder: names for folder, names in groups.items() if len(names) > 1} == {}
+    assert groups["var/dedup"] == {"billing"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_blocks_of_python_can_be_pasted(page: Path) -> None:
     """No line has the prompt of an interpreter: the output is in a block of its own."""
