@@ -263,6 +263,12 @@ class Assigned:
         return self.topic, self.partition
 
     @property
+    def as_given(self) -> TopicPartition:
+        """The partition with the offset that came with the assignment, as the plain client shows it."""
+        given = OFFSET_STORED if self.wanted == OFFSET_INVALID else self.wanted
+        return TopicPartition(self.topic, self.partition, given)
+
+    @property
     def recovers(self) -> bool:
         """Whether it does not deliver yet; also true for `State.FAILED`."""
         return self.state in NOT_YET_DELIVERING

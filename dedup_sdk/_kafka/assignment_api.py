@@ -66,6 +66,8 @@ class AssignmentApi:
         """Whether the application ever subscribed to topics, or assigned partitions."""
         self.first_topic: list[Coordinates] = []
         """A partition of the first subscribed topic; none if all are patterns."""
+        self._member: dict[Callable[[Consumer], Any], Any] = {}
+        """What the client knew of itself when the user's running callback began, by the method that tells it."""
         self._assigning: list[TopicPartition] | None = None
         """Inside the user's ``on_assign`` callback: the partitions to assign; None outside."""
         self._pausing: set[Coordinates] = set()
@@ -90,19 +92,20 @@ class AssignmentApi:
         They run without the lock: ``on_revoke`` may join threads that complete messages, which need it. Lost partitions
         are fenced *before* their callback.
         """
-        with self._lock.lock:
-            if not self._lock.may_change("subscribe"):
-                return
-            self.asked = True
-            self.first_topic = [(topic, 0) for topic in topics if not topic.startswith("^")][:1]
 
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
+            self._member = {}
+            if on_assign is not None:
+                self._callback_errors.run(self._note_member)
             with self._lock.in_callback():
                 self._callback_errors.run(
                     self._interruption.run_step, self._assign_by_group, partitions, on_assign
                 )
 
         def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
+            self._member = {}
+            if on_revoke is not None:
+                self._callback_errors.run(self._note_member)
             with self._lock.in_callback():
                 self._by_callback.clear()
                 if on_revoke is not None:
@@ -114,7 +117,9 @@ class AssignmentApi:
                     )
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
-            callback = on_lost or on_revoke
+            callback, self._member = on_lost or on_revoke, {}
+            if callback is not None:
+                self._callback_errors.run(self._note_member)
             with self._lock.in_callback():
                 self._by_callback.clear()
                 with self._lock.lock:
@@ -128,7 +133,32 @@ class AssignmentApi:
                         self._interruption.run_step, self._close_lost_and_rest, partitions
                     )
 
-        Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
+        with self._lock.lock:
+            self._lock.until_client_free()
+            if self._lock.may_change("subscribe"):
+                self.asked = True
+                self.first_topic = [(topic, 0) for topic in topics if not topic.startswith("^")][:1]
+                Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
+
+    def _note_member(self) -> None:
+        """Note what other threads may ask `of_member` while a callback of the user runs, which may wait for them.
+
+        Before threads are told that a callback runs: whoever finds no note waits for its end.
+        """
+        asked = (Consumer.memberid, Consumer.consumer_group_metadata)
+        self._member = {ask: ask(self._consumer) for ask in asked}
+
+    def of_member(self, ask: Callable[[Consumer], Any]) -> Any:
+        """Return what the client knows of itself; while another thread is in the user's callback, what it knew before.
+
+        From any thread.
+        """
+        with self._lock.lock:
+            if not self._lock.until_client_free_or_callback() and ask in self._member:
+                return self._member[ask]
+            self._lock.until_client_free()
+            self._lock.check_open()
+            return ask(self._consumer)
 
     def unsubscribe(self) -> None:
         """Leave the group; messages of the last call are delivered again to the next owner of their partition."""
@@ -150,7 +180,10 @@ class AssignmentApi:
         self._interruption.run_step(self._leave)
 
     def _leave(self) -> None:
-        Consumer.unsubscribe(self._consumer)
+        if self._callback_errors.runs_here():
+            Consumer.unsubscribe(self._consumer)
+        else:
+            self._lock.call_client(Consumer.unsubscribe, self._consumer)
         self._resume_manual()
 
     def commit_in_group(self) -> None:

@@ -29,6 +29,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commit_text import sealed, unsealed
+from dedup_sdk._kafka.questions import Questions
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
 from dedup_sdk._masking import shown
@@ -100,10 +101,11 @@ class MetadataRequests:
     """
 
     def __init__(self, client: Mapping[str, Any]) -> None:
-        self._config = admin_settings(client)
+        self._config = client
         uncommitted = str(client.get("isolation.level", "")).lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
-        self._admin: AdminClient | None = None
+        self.opened: AdminClient | None = None
+        """The client that makes the requests; None until the first one."""
 
     def describe(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
         """Describe topics in one request; return by topic name a `PendingRequest` for a `TopicDescription`."""
@@ -140,18 +142,14 @@ class MetadataRequests:
 
         A client keeps cached leaders for minutes, so a new one is needed to notice that the leader changed.
         """
-        self._admin = None
-
-    def serve(self) -> None:
-        """Have the client write its log lines to the application's logger: a client writes them only when polled."""
-        if self._admin is not None:
-            self._admin.poll(0)
+        self.opened = None
 
     def admin(self) -> AdminClient:
         """Return the client that makes the requests, which has callbacks of its own."""
-        if self._admin is None:
-            self._admin = keep_in_children(AdminClient(self._config))
-        return self._admin
+        if self.opened is None:
+            # Made of the settings of now: credentials may have changed.
+            self.opened = keep_in_children(AdminClient(admin_settings(self._config)))
+        return self.opened
 
 
 def topic_id_of(description: Any) -> str:
@@ -179,6 +177,9 @@ class Client:
         self._settings = settings
         self.readers = Readers(settings)
         self.requests = MetadataRequests(settings.client)
+        self.questions = Questions(settings)
+        self._login: tuple[str, str] | None = None
+        """Credentials of which the consumer's own client does not know yet."""
         self._topic_ids: dict[str, str] = {}
         self._described: dict[str, PendingRequest] = {}
         """Pending topic descriptions, by topic name."""
@@ -252,6 +253,36 @@ class Client:
     def resume(self, topic: str, partition: int) -> None:
         """Resume fetching a partition."""
         Consumer.resume(self._consumer, [TopicPartition(topic, partition)])
+
+    def log_in(self, username: str, password: str, *, alone: bool) -> None:
+        """Have every client use these credentials from its next login on; with the consumer's lock.
+
+        ``alone``: no other thread is inside the consumer's own client; else `serve` tells it.
+        """
+        self._login = username, password
+        if alone:
+            self._tell_login()
+        self._settings.log_in(username, password)
+        self.readers.log_in(username, password)
+        self.requests.renew()
+        self.questions.log_in(username, password)
+
+    def _tell_login(self) -> None:
+        if self._login is not None:
+            Consumer.set_sasl_credentials(self._consumer, *self._login)
+            self._login = None
+
+    def serve(self) -> None:
+        """Do the small work of maintenance: pass on credentials, have the other clients write their log lines.
+
+        A client writes its lines to the application's logger only when polled.
+        """
+        if self._login is not None:
+            self._tell_login()
+        if self.requests.opened is not None:
+            self.requests.opened.poll(0)
+        if self.questions.opened is not None:
+            self.questions.serve()
 
     def listen(self, timeout_s: float) -> None:
         """Poll the client for callbacks and group heartbeats; a message that it returns is dropped."""

@@ -30,7 +30,7 @@ from pathlib import Path
 from signal import Signals
 from threading import Thread, get_ident
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, overload
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -95,6 +95,7 @@ _CHOICES = {
 
 _DEFAULT_RECOVERY: Final = Recovery()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_T = TypeVar("_T")
 
 
 class DedupConsumer(Consumer):
@@ -280,9 +281,13 @@ class DedupConsumer(Consumer):
             num_messages = operator.index(num_messages)
         except TypeError:
             raise TypeError(f"num_messages={shown(num_messages)}: give a whole number, e.g. 100") from None
-        if not 1 <= num_messages <= MOST_CONSUMED:
-            # The plain client's own answer, which changes nothing here.
-            return list(super().consume(num_messages, timeout))
+        if not 0 <= num_messages <= MOST_CONSUMED:
+            raise ValueError(
+                f"num_messages={shown(num_messages)}: give a number from 0 to {MOST_CONSUMED}, e.g. 100"
+            )
+        if num_messages == 0:
+            self._access.check_open()
+            return []
         if type(timeout) not in _NUMBERS or timeout != timeout:  # noqa: PLR0124 (nan)
             timeout = _seconds(timeout)
         return self._loop.messages(num_messages, timeout, num_messages)
@@ -578,19 +583,75 @@ class DedupConsumer(Consumer):
                 "history; call store_offsets() when the transaction is committed, and expect unverified messages after "
                 "a restart"
             )
-        return super().consumer_group_metadata()
+        return self._assignment.of_member(Consumer.consumer_group_metadata)
+
+    # --- questions, from any thread and in callbacks: see `dedup_sdk._kafka.questions` -------------------------------
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the assigned partitions, each with the offset that it was assigned with. From any thread."""
+        with self._access.lock:
+            self._access.check_open()
+            return [assigned.as_given for assigned in self._session.assigned.values()]
+
+    def memberid(self) -> str:
+        """Return the ID that the group gave this member. From any thread."""
+        return cast("str", self._assignment.of_member(Consumer.memberid))
+
+    def committed(self, partitions: list[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
+        """Return the group's committed offsets, as the plain client does. From any thread."""
+        return self._ask(Consumer.committed, _partitions(partitions), timeout=timeout)
+
+    def offsets_for_times(
+        self, partitions: list[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        """Return the first offsets at or after timestamps (ms), as the plain client does. From any thread."""
+        return self._ask(Consumer.offsets_for_times, _partitions(partitions), timeout=timeout)
+
+    def get_watermark_offsets(
+        self,
+        partition: TopicPartition,
+        timeout: float = -1,
+        cached: bool = False,  # noqa: FBT001, FBT002 (the plain client's signature)
+    ) -> tuple[int, int]:
+        """Return the first offset and the end of a partition, as the plain client does. From any thread."""
+        if cached:
+            with self._access.lock:
+                alone = self._access.until_client_free_or_callback()
+                self._access.check_open()
+                if alone:
+                    return super().get_watermark_offsets(partition, cached=True)
+        return self._ask(Consumer.get_watermark_offsets, partition, timeout=timeout)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Return the metadata of the cluster, as the plain client does; from any thread, and in callbacks, too."""
-        if self._callback_errors.runs_here():
-            return self._client.requests.admin().list_topics(topic, timeout)
-        return super().list_topics(topic, timeout)
+        """Return the metadata of the cluster, as the plain client does. From any thread."""
+        return self._ask(Consumer.list_topics, topic, timeout=timeout)
 
     def cluster_id(self, timeout: float = -1) -> str:
-        """Return the cluster's ID, as the plain client does; from any thread, and in callbacks, too."""
-        if self._callback_errors.runs_here():
-            return self._client.requests.admin().cluster_id(timeout)
-        return super().cluster_id(timeout)
+        """Return the cluster's ID, as the plain client does. From any thread."""
+        return self._ask(Consumer.cluster_id, timeout=timeout)
+
+    def _ask(self, question: Callable[..., _T], *arguments: Any, timeout: float) -> _T:
+        self._access.check_open()
+        return self._client.questions.ask(question, *arguments, timeout=timeout)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Use these credentials from the next login on, in every client of this consumer. From any thread.
+
+        Besides the client that reads there are those that ask for metadata, read during recoveries, and send dead
+        letters. Connections that are open stay open.
+        """
+        given: dict[str, object] = {"username": username, "password": password}
+        for name, value in given.items():
+            if not isinstance(value, str):
+                # Without the value: it may be the password.
+                raise TypeError(f"{name} is not text; give the credentials as str")
+        with self._access.lock:
+            alone = self._access.until_client_free_or_callback()
+            self._access.check_open()
+            self._client.log_in(username, password, alone=alone)
+            if self._runner is not None:
+                self._runner.log_in(username, password)
+            self._interruption.request_maintenance()
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         theirs = self._session.commits.answered(error, partitions)
@@ -771,6 +832,7 @@ class DedupConsumer(Consumer):
         with self._access.lock:
             self._client.readers.close(max(0.0, until - time.monotonic()))
             self._client.requests.renew()
+            self._client.questions.close(max(0.0, until - time.monotonic()))
             # Not the store: it may be the user's, and other consumers may have partitions of it open.
             for topic, partition in self._engine.open_stores:
                 in_time = time.monotonic() < until

@@ -148,17 +148,17 @@ class ClientLock:
         return self.client_thread not in (None, get_ident())
 
     def call_client(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the client in a way that may run callbacks.
+        """Call the client in a way that may run callbacks; not in a callback.
 
-        Threads that wait for the lock go first; then waits until no other thread is inside the client.
+        Threads that wait for the client go first; then waits until no other thread is inside it, and so goes before a
+        thread that comes later.
         """
         with self.lock:
-            me = get_ident()
-            if self._waiting:
+            if self._waiting and self.client_thread is None:
                 self._sleep_until(lambda: not self._waiting, _LONGEST_WAIT_S)
-            if self.client_thread not in (None, me):
-                self._sleep_until(lambda: not self.in_other_thread)
-            self.client_thread = me
+            if self.client_thread is not None:
+                self._wait_until(lambda: self.client_thread is None)
+            self.client_thread = get_ident()
         try:
             return call(*arguments)
         except BaseException:
@@ -191,6 +191,7 @@ class ClientLock:
         keeps the traceback would keep the lock.
         """
         self._wait_until(lambda: self.client_thread is None)
+        self.catch_up()
 
     def until_client_free_or_callback(self) -> bool:
         """Return True if you may call the client, False if you must defer the request; with the lock.
@@ -198,6 +199,7 @@ class ClientLock:
         False: another thread is inside the client, in a callback. Else waits until no other thread is inside.
         """
         self._wait_until(lambda: self.client_thread is None or self._in_callback)
+        self.catch_up()
         return not self.in_other_thread
 
     def _wait_until(self, may_go: Callable[[], bool]) -> None:
@@ -210,7 +212,6 @@ class ClientLock:
                 self._waiting.discard(me)
                 if self._asleep:
                     self._changed.notify_all()
-        self.catch_up()
 
 
 def is_inside(method: Callable[..., Any], owner: object) -> bool:

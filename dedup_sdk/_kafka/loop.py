@@ -549,7 +549,7 @@ class FetchLoop:
             session.wake()
         if session.fetch_watch.due_at <= self.heard_at:
             self._watch_fetches()
-        self._client.requests.serve()
+        self._client.serve()
         now = time.monotonic()
         if now >= session.board.due_at:
             session.board.publish(now)

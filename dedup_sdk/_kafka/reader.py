@@ -33,7 +33,7 @@ _END_LOOK_S = 1.0
 """Seconds between two requests for the log end, where the log seems to end too early."""
 SILENCE_S = 60.0
 """Seconds without an answer after which a request fails, and a replay logs that it waits."""
-_MEETING_S = 2.0
+MEETING_S: Final = 2.0
 """Minimum timeout of a request from a new reader, in seconds: it must connect first."""
 _CLOSE_S: Final = 1.0
 """Seconds that the closing of readers is waited for; it takes milliseconds, but the client promises no end."""
@@ -51,6 +51,7 @@ class Readers:
         self._settings = settings
         self._own = {} if isolation is None else {"isolation.level": isolation}
         self._idle: list[Consumer] = []
+        self._taken: set[Consumer] = set()
         self.timeout_s = ASK_S
         """The current timeout of a request, in seconds."""
         self._others: dict[str, Readers] = {}
@@ -60,12 +61,16 @@ class Readers:
         if isolation not in self._others:
             self._others[isolation] = Readers(self._settings, isolation=isolation)
         others = self._others[isolation]
-        others.set_timeout(max(self.timeout_s, _MEETING_S))
+        others.set_timeout(max(self.timeout_s, MEETING_S))
         return others
 
     def take(self) -> Consumer:
         """Return a consumer without an assignment; you must give it back or close it."""
-        return self._idle.pop() if self._idle else Consumer({**reader_settings(self._settings), **self._own})
+        reader = (
+            self._idle.pop() if self._idle else Consumer({**reader_settings(self._settings), **self._own})
+        )
+        self._taken.add(reader)
+        return reader
 
     def give_back(self, reader: Consumer) -> None:
         """Return a consumer to the pool, without an assignment."""
@@ -74,16 +79,20 @@ class Readers:
         except KafkaException:
             self.discard(reader)
         else:
+            self._taken.discard(reader)
             self._idle.append(reader)
 
-    @staticmethod
-    def discard(*readers: Consumer, within_s: float = _CLOSE_S) -> None:
-        """Close consumers that nobody uses any more; after ``within_s`` seconds that goes on in a thread of its own."""
-        if readers and not call_with_timeout(within_s, _close_all, readers):
-            logger.warning(
-                "%d readers did not close within %g s; closing them goes on in the background",
-                len(readers), within_s,
-            )  # fmt: skip
+    def discard(self, reader: Consumer) -> None:
+        """Close a consumer instead of giving it back; see `close_readers`."""
+        self._taken.discard(reader)
+        close_readers(reader)
+
+    def log_in(self, username: str, password: str) -> None:
+        """Have all consumers of the pool use these credentials from their next login on."""
+        for reader in (*self._idle, *self._taken):
+            reader.set_sasl_credentials(username, password)
+        for others in self._others.values():
+            others.log_in(username, password)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Set the timeout of requests, in seconds."""
@@ -99,11 +108,20 @@ class Readers:
             self.timeout_s = before
 
     def close(self, within_s: float = _CLOSE_S) -> None:
-        """Close the idle consumers; see `discard`."""
+        """Close the idle consumers; see `close_readers`."""
         idle, self._idle = self._idle, []
-        self.discard(*idle, within_s=within_s)
+        close_readers(*idle, within_s=within_s)
         for others in self._others.values():
             others.close(within_s)
+
+
+def close_readers(*readers: Consumer, within_s: float = _CLOSE_S) -> None:
+    """Close consumers that nobody uses any more; after ``within_s`` seconds that goes on in a thread of its own."""
+    if readers and not call_with_timeout(within_s, _close_all, readers):
+        logger.warning(
+            "%d readers did not close within %g s; closing them goes on in the background",
+            len(readers), within_s,
+        )  # fmt: skip
 
 
 def _close_all(readers: Sequence[Consumer]) -> None:

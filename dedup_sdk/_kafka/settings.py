@@ -119,6 +119,10 @@ class ClientSettings:
         """Whether the next call may complete delivered messages: not if the application marks them by offsets."""
         return not (self.only_user_commits or self.only_stored)
 
+    def log_in(self, username: str, password: str) -> None:
+        """Have every client that is made from here on log in with these credentials."""
+        self.client.update({"sasl.username": username, "sasl.password": password})
+
 
 def _flag(config: Mapping[str, Any], name: str) -> bool | None:
     value = config.get(name)
@@ -330,14 +334,18 @@ def other_client(client: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in client.items() if name not in _OF_ONE_CLIENT}
 
 
-def reader_settings(settings: ClientSettings) -> dict[str, Any]:
-    """Return the configuration of a reader outside the group, for the same topics at the same isolation level.
+def asking_settings(settings: ClientSettings) -> dict[str, Any]:
+    """Return the configuration of a consumer outside the group that answers the application's questions.
 
-    It keeps the group's name, because access rights may depend on it, and never commits.
+    It keeps the group's name, whose offsets it is asked for, and on which access rights may depend. It never commits.
     """
-    reader = {k: v for k, v in other_client(settings.client).items() if k not in _GROUP_SETTINGS}
+    return _as_text({k: v for k, v in other_client(settings.client).items() if k not in _GROUP_SETTINGS})
+
+
+def reader_settings(settings: ClientSettings) -> dict[str, Any]:
+    """Return the configuration of a reader outside the group, for the same topics at the same isolation level."""
     return _as_text({
-        **reader,
+        **asking_settings(settings),
         "enable.partition.eof": True,
         "queued.max.messages.kbytes": 16_384,
         "fetch.wait.max.ms": 10,

@@ -176,6 +176,10 @@ class DeadLetterProducer:
             else:
                 return
 
+    def log_in(self, username: str, password: str) -> None:
+        """Use these credentials from the next login on."""
+        self._producer.set_sasl_credentials(username, password)
+
     def poll(self) -> None:
         """Process delivery reports, without waiting."""
         self._producer.poll(0)

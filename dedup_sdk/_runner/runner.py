@@ -91,6 +91,11 @@ class Runner:
             raise
         self._drain(None if self.failure is None else self._session.deadline_s)
 
+    def log_in(self, username: str, password: str) -> None:
+        """Have the producer of dead letters use these credentials from its next login on."""
+        if self._letters is not None:
+            self._letters.log_in(username, password)
+
     def stop(self) -> None:
         """Begin no further message. You may call this from any thread, or from a signal handler."""
         self._stopped = True

@@ -21,8 +21,7 @@ from dedup_sdk import MemoryStore
 from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.closing import close_client
 from dedup_sdk._kafka.guards import ClientLock
-from dedup_sdk._kafka.reader import Readers
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.reader import close_readers
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import committed, make_consumer, wait_for
 
@@ -136,9 +135,8 @@ def test_readers_that_do_not_close_are_left(kafka: MockKafka, caplog: pytest.Log
     until = time.monotonic() + PATIENCE_S
     while not held.assignment() and time.monotonic() < until:
         held.poll(0.05)
-    readers = Readers(client_settings({"bootstrap.servers": kafka.bootstrap, "group.id": "g"}))
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
-        readers.discard(held, within_s=0.2)
+        close_readers(held, within_s=0.2)
     assert "1 readers did not close within 0.2 s" in caplog.text
     never.set()
 

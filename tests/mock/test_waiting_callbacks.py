@@ -214,3 +214,37 @@ def test_a_group_that_does_not_settle_is_not_waited_for_long(
     assert time.monotonic() - began < PATIENCE_S / 2
     kafka.clear_errors("OffsetCommit")
     assert committed(kafka.bootstrap, "g", "orders").offset == 0
+
+
+def test_a_callback_may_wait_for_threads_that_ask(make: Make, send: Send) -> None:
+    """A thread that commits in a transaction asks for the group's metadata, others for offsets; all get an answer."""
+    send("a")
+    place = TopicPartition("orders", 0)
+    consumer = make()
+    answers: dict[str, Any] = {}
+
+    def ask() -> None:
+        answers["member"] = consumer.memberid()
+        answers["metadata"] = consumer.consumer_group_metadata()
+        answers["assigned"] = consumer.assignment()
+        answers["committed"] = consumer.committed([place], PATIENCE_S)
+        answers["end"] = consumer.get_watermark_offsets(place, PATIENCE_S, cached=True)
+
+    helper = Helper(ask)
+    consumer.subscribe(["orders"], on_revoke=helper.join)
+    poll_some(consumer, 1)
+    member = consumer.memberid()
+    consumer.close()
+    assert helper.ended == [True]
+    assert answers.pop("metadata") is not None
+    assert answers == {"member": member, "assigned": [place], "committed": [place], "end": (0, 1)}
+
+
+def test_credentials_of_another_thread_reach_the_client_after_the_callback(make: Make, send: Send) -> None:
+    """A callback may wait for the thread that renews them: nothing hangs, and messages come."""
+    send("a")
+    consumer = make()
+    helper = Helper(lambda: consumer.set_sasl_credentials("shop", "new"))
+    consumer.subscribe(["orders"], on_assign=helper.join)
+    assert values(poll_some(consumer, 1)) == ["a"]
+    assert helper.ended == [True]

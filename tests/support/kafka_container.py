@@ -55,6 +55,7 @@ class KafkaContainer(DockerContainer):
     The host's ports are chosen first and used inside too, so that the addresses are known before the start and stay
     the same after `kill` and `start_again`. They are published on 127.0.0.1 only. ``extra_listeners``: listener name
     (capital letters) to the port that the broker *advertises* for it on 127.0.0.1, as with `LocalKafka`.
+    ``login_listener``: the name of one that wants a login by SASL.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class KafkaContainer(DockerContainer):
         image: str | None = None,
         config: Mapping[str, str] | None = None,
         extra_listeners: Mapping[str, int] | None = None,
+        login_listener: str | None = None,
     ) -> None:
         super().__init__(image or kafka_image())
         advertised = dict(extra_listeners or {})
-        self._listens = {name: free_port() for name in ("HOST", *advertised)}
-        advertised["HOST"] = self._listens["HOST"]
+        own = ("HOST",) if login_listener is None else ("HOST", login_listener)
+        self._listens = {name: free_port() for name in (*own, *advertised)}
+        advertised |= {name: self._listens[name] for name in own}
         for port in self._listens.values():
             # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does
             # not know.
@@ -84,7 +87,8 @@ class KafkaContainer(DockerContainer):
             "listeners": ",".join([*outside, "PLAINTEXT://:9092", "CONTROLLER://:9093"]),
             "advertised.listeners": ",".join([*known, "PLAINTEXT://localhost:9092"]),
             "listener.security.protocol.map": ",".join(
-                f"{name}:PLAINTEXT" for name in (*self._listens, "PLAINTEXT", "CONTROLLER")
+                f"{name}:{'SASL_PLAINTEXT' if name == login_listener else 'PLAINTEXT'}"
+                for name in (*self._listens, "PLAINTEXT", "CONTROLLER")
             ),
         }
         for key, value in settings.items():
@@ -144,4 +148,4 @@ class KafkaContainer(DockerContainer):
 
 def _variable(key: str) -> str:
     """The image's variable for a broker setting."""
-    return "KAFKA_" + key.replace("-", "___").replace("_", "__").replace(".", "_").upper()
+    return "KAFKA_" + key.replace("_", "__").replace("-", "___").replace(".", "_").upper()
