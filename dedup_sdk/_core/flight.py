@@ -712,6 +712,14 @@ class Flight:
             self.high = self.position = max(self.high, self.restored[0][1])
             self.restored = self.restored[1:]
 
+    def pass_holes(self, end: int) -> None:
+        """Move the position to ``end``: the log has no record before it, e.g. only markers of transactions."""
+        self.position = end
+        if self.restored:
+            self.restored = tuple(r for r in self.restored if r[1] > (self.high if self.in_order else end))
+        self.reported_ranges = from_offset(self.reported_ranges, end)
+        self.advance()
+
     # --- completions to write --------------------------------------------------------------------------------
 
     @property
@@ -746,10 +754,6 @@ class Flight:
         if first not in self._above:
             self._above[first] = chunk
             heappush(self._order, first)
-
-    def skip(self, position: int) -> None:
-        """Note that no record below ``position`` needs to be waited for, while nothing is in flight."""
-        self.position = position
 
     def forget_dirty(self) -> None:
         """Note that the completions below the watermark are written."""

@@ -223,6 +223,16 @@ class Partition:
         """Set the offset from which this owner reads; see `committable`."""
         self._read_to = offset
 
+    def pass_holes(self, end: int) -> None:
+        """Count the offsets from the position to before ``end`` as read: the log has no record there."""
+        if end <= self.flight.position or self.writer.fenced:
+            return
+        if self.begun:
+            self.flight.pass_holes(end)
+        else:
+            self.begin(end)
+        self._read_to = max(self._read_to, end)
+
     @property
     def is_plain(self) -> bool:
         """Whether the verdict of a record at the position, or above it, depends on nothing but its ID."""

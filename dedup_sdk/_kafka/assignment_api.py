@@ -188,7 +188,13 @@ class AssignmentApi:
 
     def commit_in_group(self) -> None:
         """Commit before leaving, while the group still accepts commits of this member."""
-        self._lock.call_client(commit_in_group, self._session, self._client, self._lock.lock)
+        self._lock.call_client(self._commit_in_group)
+
+    def _commit_in_group(self) -> None:
+        with self._lock.lock:
+            # The client is polled now, and what it returns is dropped.
+            self._fetcher.read_again(self._session.assigned.keys() - self._session.of_group)
+        commit_in_group(self._session, self._client, self._lock.lock)
 
     def _resume_manual(self) -> None:
         """Resume partitions assigned by the user; their messages were dropped during the commit before leaving."""
@@ -327,6 +333,7 @@ class AssignmentApi:
         """Complete the messages returned before the last call, unless an interruption left their state in doubt."""
         if not self._interruption.happened:
             self._interruption.run_step(self._finish, self._delivery.finish_asked)
+            self._interruption.run_step(self._fetcher.pass_holes)
 
     @staticmethod
     def _finish(step: Callable[..., list[Any]], *arguments: Any) -> None:
@@ -476,6 +483,8 @@ class AssignmentApi:
         with self._lock.lock:
             self._lock.catch_up()
             self._lock.check_open()
+            if not self._interruption.happened:
+                self._fetcher.pass_holes()
             return [TopicPartition(tp.topic, tp.partition, self._position(tp)) for tp in partitions]
 
     def _position(self, tp: TopicPartition) -> int:

@@ -546,6 +546,8 @@ class DedupConsumer(Consumer):
             with self._loop.guarded_step():
                 below = _below(message, offsets)
                 self._loop.complete_below(below)
+                if not self._interruption.happened:
+                    self._fetcher.pass_holes()
                 # After an interruption marks may be missing below a watermark: the next call for messages reopens.
                 is_sound = not self._interruption.happened
                 ready = self._session.commits.below(below, asynchronous=asynchronous) if is_sound else []

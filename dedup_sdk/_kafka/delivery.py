@@ -83,6 +83,8 @@ class Fetcher:
         self._behind: set[Coordinates] = set()
         """Partitions of which messages were dropped: they must be read again before any message of them is kept."""
 
+        self._is_under_way = False
+        """Whether a call of the client has begun whose messages are not kept here yet."""
         self._untold: set[Coordinates] = set()
         """Partitions whose pause or resumption the client does not know yet: another thread was inside it."""
 
@@ -113,7 +115,7 @@ class Fetcher:
         if room > 0:
             if self._behind or self._untold:
                 self._catch_up()
-            began = self._generation
+            began, self._is_under_way = self._generation, True
             came = self._lock.call_client(Consumer.consume, self._consumer, room, wait_s)
             self.ran_dry = len(came) < room
             if came:
@@ -121,12 +123,13 @@ class Fetcher:
                     if self._behind or self._generation != began:
                         came = self._still_read(came, began)
                     self.messages = self.messages + came if self.messages else came
+            self._is_under_way = False
 
     def listen(self, wait_s: float) -> None:
         """Serve the client; keep the message or event that it returns."""
         if self._behind or self._untold:
             self._catch_up()
-        began = self._generation
+        began, self._is_under_way = self._generation, True
         message = self._lock.call_client(Consumer.poll, self._consumer, wait_s)
         if message is not None:
             with self._lock.lock:
@@ -134,6 +137,27 @@ class Fetcher:
                 if self._behind or self._generation != began:
                     came = self._still_read(came, began)
                 self.messages = self.messages + came if self.messages else came
+        self._is_under_way = False
+
+    def pass_holes(self) -> None:
+        """Move the positions of partitions behind what the client returns to nobody; with the lock, no early messages.
+
+        The client's own position is behind markers of transactions, and aborted records. It proves nothing while a
+        call of it runs, or was interrupted: records that it has taken out of its queue, and returned to nobody, count
+        as read by it. The same holds for records that were returned, and are not judged or must be read again.
+        """
+        if self._is_under_way or self._lock.client_thread is not None:
+            return
+        waiting = {(message.topic(), message.partition()) for message in self.messages} | self._behind
+        ready = {
+            coordinates: assigned.engine_partition
+            for coordinates, assigned in self._session.assigned.items()
+            if assigned.state is State.ACTIVE and assigned.engine_partition and coordinates not in waiting
+        }
+        asked = [TopicPartition(*coordinates) for coordinates in ready]
+        for tp in Consumer.position(self._consumer, asked) if asked else ():
+            # Below zero before the first record since a seek.
+            ready[tp.topic, tp.partition].pass_holes(tp.offset)
 
     def rest(self, messages: list[Any]) -> None:
         """Keep these fetched messages; the others are handled."""

@@ -511,14 +511,11 @@ class FetchLoop:
     def _tick_gates(self) -> None:
         """Tell gates that wait for records the time, and whether their partition is read to its end."""
         fetcher = self._fetcher
-        for coordinates, assigned in self._session.assigned.items():
+        fetcher.pass_holes()
+        for assigned in self._session.assigned.values():
             partition = assigned.engine_partition
             if partition is not None and partition.waits:
-                position = partition.flight.position
-                if not fetcher.is_behind(coordinates):
-                    # The client's own position is behind aborted records and markers of transactions, too.
-                    position = max(position, self._client.reads_at(*coordinates))
-                self._log_ends.tick(assigned, partition, position, dry=fetcher.ran_dry)
+                self._log_ends.tick(assigned, partition, partition.flight.position, dry=fetcher.ran_dry)
         self._offer_due()
 
     # --- maintenance ---------------------------------------------------------------------------------------------
@@ -539,7 +536,7 @@ class FetchLoop:
             # A step of a recovery allocates thousands of messages, too.
             self._collector.pause()
             self._fetcher.note_stops()
-        for coordinates in session.work():
+        for coordinates in session.work(before_commits=self._fetcher.pass_holes):
             self._assignment.forget_if_it_recovers(coordinates)
         if session.reading.moved:
             self._fetcher.drop_moved()

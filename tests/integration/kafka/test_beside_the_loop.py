@@ -84,6 +84,7 @@ CALLS: Final[dict[str, Callable[[Beside], object]]] = {
         it.consumer.get_watermark_offsets(it.place, LATE_S),
         it.consumer.get_watermark_offsets(it.place, cached=True),
     ),
+    "health": lambda it: it.consumer.health(),
     "holds": lambda it: it.consumer.holds(it.message),
     "list_topics": lambda it: it.consumer.list_topics(it.topic, LATE_S),
     "memberid": lambda it: it.consumer.memberid(),
