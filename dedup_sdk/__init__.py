@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dedup_sdk._kafka.fields import ids_of
     from dedup_sdk._kafka.recovery import Recovery
     from dedup_sdk._marks import Coverage
+    from dedup_sdk._metrics import Metric, Metrics, Sample
     from dedup_sdk._observe import (
         Counters,
         Health,
@@ -69,6 +70,8 @@ __all__ = [
     "LastId",
     "Lookup",
     "MemoryStore",
+    "Metric",
+    "Metrics",
     "MissingIdError",
     "PartitionEvent",
     "PartitionObserver",
@@ -77,6 +80,7 @@ __all__ = [
     "Recovery",
     "RecoveryError",
     "RocksStore",
+    "Sample",
     "Settled",
     "StoreError",
     "Unit",
@@ -107,6 +111,7 @@ _MODULES: Final = {
     "dedup_sdk._kafka.consumer": ("DedupConsumer",),
     "dedup_sdk._kafka.fields": ("ids_of",),
     "dedup_sdk._kafka.recovery": ("Recovery",),
+    "dedup_sdk._metrics": ("Metric", "Metrics", "Sample"),
     "dedup_sdk._observe": (
         "Counters",
         "Health",

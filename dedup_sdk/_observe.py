@@ -6,10 +6,24 @@ rebalance of this group) are counted separately, because they have different cau
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from operator import attrgetter
+from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dedup_sdk._metrics import (
+    AGE_BUCKETS_S,
+    CALL_BUCKETS_S,
+    OF_CONSUMER,
+    OF_PARTITIONS,
+    EventName,
+    Hindrance,
+    flat_names,
+)
 from dedup_sdk._record import Verdict, VerdictKind
 
 
@@ -21,13 +35,6 @@ class VerdictEvent:
     partition: int
     offset: int
     verdict: Verdict
-
-
-EventName = Literal[
-    "topic-recreated", "rule-changed", "log-truncated", "offset-out-of-range", "recovery-timeout", "store-locked",
-    "window-beyond-retention", "window-too-short",
-    "unit-crosses", "recovery-started", "recovery-progress", "recovery-ended", "rewound", "store-damaged",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +59,6 @@ class PartitionObserver(Protocol):
         """Receive an event, on the consuming thread; an exception is logged and ignored."""
 
 
-Hindrance = Literal[
-    "offsets", "broker", "lock", "transaction", "beginning", "store", "backlog", "elsewhere", "outage",
-    "uncompleted", "failed", "paused", "uncovered",
-]  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
     """The current status of one partition of a consumer.
@@ -72,6 +73,10 @@ class PartitionStatus:
     - ``committed``: the group's offset that the broker confirmed last, None before one is known.
     - ``lag``: the number of offsets from there (else from ``position``) to the end of the log as the client knows it,
       None before the first fetch.
+    - ``recovery_seconds``: how long its recovery lasts, or has lasted; ``recovery_left``: the number of offsets that it
+      has still to replay.
+    - ``store_bytes``, ``store_marks``, ``store_files``: sizes of its key store, None until `DedupConsumer.metrics` was
+      called and the polling thread has looked them up.
     - ``effective_window_ms``: how far back its marks are known, None before it is active or without a window by time.
     - ``detail``: the result of its recovery, as in the log; during recovery its progress, rate and remaining time.
     """
@@ -85,6 +90,11 @@ class PartitionStatus:
     waiting: int
     committed: int | None
     lag: int | None
+    recovery_seconds: float
+    recovery_left: int
+    store_bytes: int | None
+    store_marks: int | None
+    store_files: int | None
     effective_window_ms: int | None
     detail: str
 
@@ -108,53 +118,159 @@ Observer = Callable[[VerdictEvent], None]
 """Called on the consuming thread, before the record is delivered; an exception is logged and ignored."""
 
 
-@dataclass(slots=True)
-class Counters:
-    """Running totals since the engine was made.
+class Histogram:
+    """How many observed values lie in each bucket, and their sum.
 
-    ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. A message is judged
-    before your program gets it, so that one which waits for your next call is counted there already. ``delivered``
-    counts deliveries: `poll`, `consume` or an iteration returned a message, or `run` called its handler with it
-    (counted when the message leaves the run). A released message is delivered once more. Its sum over the lives of a
-    consumer is the number of deliveries.
-    ``released`` counts released records, ``retried`` calls of a handler after its first for a message,
-    ``dead_lettered`` records that were completed by a dead letter, ``stale`` completions for a partition or
-    record that was no longer open (they change nothing), ``abandoned`` messages whose handler was still
-    running when their partition was revoked (the next owner gets them again), ``left_out`` completions that
-    did not fit into the last commit of a revoked partition (the next owner handles these messages again),
-    ``refetched`` messages that the client returned a second time in one assignment (they are dropped, and not judged),
-    ``stores_set_aside`` damaged key stores, ``generations_shed`` how often the oldest marks were dropped
-    for lack of room; ``events`` partition events by name; ``shared`` the totals of a shared memory, whose
-    page has the names.
+    ``bounds``: the upper bounds of the buckets, ascending; the last bucket has none. Values below 0 count as 0.
+    """
+
+    __slots__ = ("_bounds", "_column", "_state")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._column = np.array(bounds)
+        # One value, so that a reader of another thread never sees the counts without their sum.
+        self._state = ((0,) * (len(bounds) + 1), 0.0)
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        counts, total = self._state
+        at = bisect_left(self._bounds, value)
+        self._state = (*counts[:at], counts[at] + 1, *counts[at + 1 :]), total + max(0.0, value)
+
+    def observe_all(self, values: NDArray[np.float64]) -> None:
+        """Count many values, shape ``(n,)``."""
+        counts, total = self._state
+        came = np.bincount(np.searchsorted(self._column, values), minlength=len(counts)).tolist()
+        added = tuple(map(int.__add__, counts, came))
+        self._state = added, total + float(np.maximum(values, 0.0).sum())
+
+    def taken(self) -> tuple[tuple[int, ...], float]:
+        """Return the number of values in each bucket alone, and the sum of all values; from any thread."""
+        return self._state
+
+
+@dataclass(slots=True)
+class PartitionCounters:
+    """Running totals of one partition since the engine was made, whoever had the partition meanwhile.
+
+    ``verdicts`` and ``reasons`` as in `Counters`; ``ages``: the ages of duplicates in seconds; the others are explained
+    by the registry of metrics.
     """
 
     verdicts: dict[str, int] = field(
         default_factory=lambda: {kind.value: 0 for kind in VerdictKind if kind is not VerdictKind.PARKED}
     )
     reasons: dict[str, int] = field(default_factory=dict)
-    delivered: int = 0
+    ages: Histogram = field(default_factory=lambda: Histogram(AGE_BUCKETS_S))
+    completed: int = 0
     released: int = 0
     retried: int = 0
     dead_lettered: int = 0
+    left_out: int = 0
+    generations_shed: int = 0
+    failed_commits: int = 0
+
+
+def _times() -> Histogram:
+    return Histogram(CALL_BUCKETS_S)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Running totals since the engine was made; the reference explains each.
+
+    ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. A message is judged
+    before your program gets it, so that one which waits for your next call is counted there already. ``delivered``
+    counts deliveries: `poll`, `consume` or an iteration returned a message, or `run` called its handler with it
+    (counted when the message leaves the run). A released message is delivered once more. Its sum over the lives of a
+    consumer is the number of deliveries. ``events`` and ``shared`` have the partition events and the totals of a shared
+    memory, by name; they and ``reasons`` have only the names that were counted, `as_dict` has all.
+    """
+
+    delivered: int = 0
     stale: int = 0
     abandoned: int = 0
-    left_out: int = 0
     refetched: int = 0
     observer_errors: int = 0
     stores_set_aside: int = 0
-    generations_shed: int = 0
     events: dict[str, int] = field(default_factory=dict)
     shared: dict[str, int] = field(default_factory=dict)
+    journal: Histogram = field(default_factory=_times, repr=False)
+    flush: Histogram = field(default_factory=_times, repr=False)
+    commit: Histogram = field(default_factory=_times, repr=False)
+    shared_call: Histogram = field(default_factory=_times, repr=False)
+    _partitions: dict[tuple[str, int], PartitionCounters] = field(default_factory=dict, repr=False)
+
+    def of(self, topic: str, partition: int) -> PartitionCounters:
+        """Return the totals of one partition, to be counted up."""
+        found = self._partitions.get((topic, partition))
+        return (
+            self._partitions.setdefault((topic, partition), PartitionCounters()) if found is None else found
+        )
+
+    @property
+    def partitions(self) -> Mapping[tuple[str, int], PartitionCounters]:
+        """The totals of each partition that was ever assigned; from any thread."""
+        return dict(self._partitions)
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Totals by verdict."""
+        return self._sums("verdicts", PartitionCounters().verdicts)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Totals by verdict and reason, e.g. ``unverified.uncovered``, where there are any."""
+        return self._sums("reasons", {})
+
+    def _sums(self, name: str, totals: dict[str, int]) -> dict[str, int]:
+        for each in map(attrgetter(name), self.partitions.values()):
+            for word, count in dict(each).items():
+                totals[word] = totals.get(word, 0) + count
+        return totals
+
+    @property
+    def completed(self) -> int:
+        """Delivered records that were completed."""
+        return self._sum("completed")
+
+    @property
+    def released(self) -> int:
+        """Released records."""
+        return self._sum("released")
+
+    @property
+    def retried(self) -> int:
+        """Calls of a handler after its first for a message."""
+        return self._sum("retried")
+
+    @property
+    def dead_lettered(self) -> int:
+        """Records that were completed by a dead letter."""
+        return self._sum("dead_lettered")
+
+    @property
+    def left_out(self) -> int:
+        """Completions that did not fit into the last commit of a revoked partition."""
+        return self._sum("left_out")
+
+    @property
+    def generations_shed(self) -> int:
+        """How often the oldest marks were dropped for lack of room."""
+        return self._sum("generations_shed")
+
+    def _sum(self, name: str) -> int:
+        return sum(map(attrgetter(name), self.partitions.values()))
 
     def as_dict(self) -> dict[str, int]:
-        """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
-        totals = {
-            **self.verdicts, **self.reasons, "delivered": self.delivered, "released": self.released,
-            "retried": self.retried, "dead_lettered": self.dead_lettered, "stale": self.stale,
-            "abandoned": self.abandoned, "left_out": self.left_out, "refetched": self.refetched,
-            "stores_set_aside": self.stores_set_aside, "generations_shed": self.generations_shed,
-        }  # fmt: skip
+        """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``.
+
+        Every name is there from the start.
+        """
+        totals = flat_names() | self.verdicts | self.reasons
+        totals |= {metric.name: self._sum(metric.name) for metric in OF_PARTITIONS}
+        totals |= {metric.name: getattr(self, metric.name) for metric in OF_CONSUMER}
         for kind, named in (("event", self.events), ("shared", self.shared)):
-            for name, total in dict(named).items():
-                totals[f"{kind}.{name}"] = total
+            totals |= {f"{kind}.{name}": total for name, total in dict(named).items()}
         return totals

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from dedup_sdk._core.flight import Chunk, RecordRef
 from dedup_sdk._marks import Marks
-from dedup_sdk._observe import Hindrance, PartitionEvent
+from dedup_sdk._metrics import Hindrance
+from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._window import Window
 
 if TYPE_CHECKING:

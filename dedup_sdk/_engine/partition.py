@@ -15,13 +15,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from dedup_sdk._core.flight import (
     DONE,
+    DUPLICATE,
     FRESH,
     INDIVIDUAL,
     KINDS,
@@ -104,7 +106,8 @@ class Partition:
             store,
             self.window,
             counters,
-            where=f"{topic}[{partition}]",
+            topic,
+            partition,
             gates=self.gates,
             bears_full_disk=bears_full_disk,
         )
@@ -117,7 +120,7 @@ class Partition:
         self.has_failed = self.has_offered = False
         self.judged: list[RecordRef] = []
         self.due: list[RecordRef] = []
-        self._counters = counters
+        self._counters, self._own_counters = counters, counters.of(topic, partition)
         self._clock = clock
         self._own_gates = list(self.gates)
         self._all_partitions = all_partitions
@@ -450,7 +453,9 @@ class Partition:
             self._handled_from = chunk.offsets[0]
         if chunk.offsets[-1] >= self._handled_end:
             self._handled_end = chunk.offsets[-1] + 1
-        offered = self.memory.complete(chunk, None) if chunk.open else []
+        open_before = chunk.open
+        offered = self.memory.complete(chunk, None) if open_before else []
+        self._own_counters.completed += open_before - chunk.open
         if offered or self.flight.settled:
             offered = self._settled(offered)
         # A reference to a record keeps its chunk alive, and the messages of it.
@@ -484,7 +489,8 @@ class Partition:
         offered: list[RecordRef] = []
         for chunk, indexes in rows.values():
             # A record that is named twice counts once.
-            self._counters.dead_lettered += len({*indexes}) if dead_lettered else 0
+            self._own_counters.dead_lettered += len({*indexes}) if dead_lettered else 0
+            self._own_counters.completed += len({*indexes})
             self._note_handled(chunk.offsets[min(indexes)], chunk.offsets[max(indexes)])
             offered += self.state.complete(chunk, indexes)
         return self._settled(offered)
@@ -498,7 +504,7 @@ class Partition:
                 continue
             place = self.flight.place(offset)
             again = self.flight.release(place) if place else []
-            self._counters.released += len(again)
+            self._own_counters.released += len(again)
             self._counters.stale += not again
             offered += again
         return offered
@@ -626,6 +632,8 @@ class Partition:
             self.store.close()
 
 
+_second = itemgetter(1)
+
 # Almost all records are fresh: counting the few others is cheaper.
 _BUT_FRESH: Final = tuple(code for code in range(len(KINDS)) if code != FRESH)
 
@@ -636,18 +644,20 @@ class VerdictCounter:
     def __init__(self, topic: str, partition: int, counters: Counters, observers: Sequence[Observer]) -> None:
         self._topic = topic
         self._partition = partition
-        self._counters = counters
+        self._counters, self._own_counters = counters, counters.of(topic, partition)
         self._observers = observers
 
     def count(self, chunk: Chunk) -> None:
         """Count the verdicts of a chunk, but for records that are held back."""
-        kinds, verdicts = chunk.kinds, self._counters.verdicts
+        kinds, verdicts = chunk.kinds, self._own_counters.verdicts
         fresh = len(kinds)
         for code in _BUT_FRESH:
             if total := kinds.count(code):
                 fresh -= total
                 if code != PARKED_KIND:
                     verdicts[KINDS[code].value] += total
+                if code == DUPLICATE:
+                    self._observe_ages(chunk)
         verdicts[VerdictKind.FRESH.value] += fresh
         for row in chunk.reasons:
             if chunk.kinds[row] != PARKED_KIND:
@@ -660,7 +670,9 @@ class VerdictCounter:
     def count_settled(self, settled: Iterable[RecordRef]) -> None:
         """Count records that were held back and have their verdict now."""
         for chunk, row in settled:
-            self._counters.verdicts[KINDS[chunk.kinds[row]].value] += 1
+            self._own_counters.verdicts[KINDS[chunk.kinds[row]].value] += 1
+            if row in chunk.seen:
+                self._observe_ages(chunk, row)
             if row in chunk.reasons:
                 self._count_reason(chunk, row)
             if self._observers:
@@ -669,13 +681,23 @@ class VerdictCounter:
     def uncount(self, place: RecordRef) -> None:
         """Take back the count of a record that is held back again."""
         chunk, row = place
-        self._counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1
+        self._own_counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1
         if row in chunk.reasons:
             self._count_reason(chunk, row, -1)
 
     def _count_reason(self, chunk: Chunk, row: int, count: int = 1) -> None:
         name = f"{KINDS[chunk.kinds[row]].value}.{chunk.reasons[row]}"
-        self._counters.reasons[name] = self._counters.reasons.get(name, 0) + count
+        reasons = self._own_counters.reasons
+        reasons[name] = reasons.get(name, 0) + count
+
+    def _observe_ages(self, chunk: Chunk, row: int | None = None) -> None:
+        """Count how late the duplicates of a chunk come, or the one in a row; not where a timestamp is missing."""
+        seen = chunk.seen if row is None else {row: chunk.seen[row]}
+        rows = np.fromiter(seen, np.int64, len(seen))
+        seen_ms = np.fromiter(map(_second, seen.values()), np.int64, len(seen))
+        times_ms = chunk.timestamps[rows]
+        counts = (np.frombuffer(chunk.kinds, np.uint8)[rows] == DUPLICATE) & (seen_ms >= 0) & (times_ms >= 0)
+        self._own_counters.ages.observe_all((times_ms[counts] - seen_ms[counts]) / 1_000)
 
     def _tell(self, chunk: Chunk, row: int) -> None:
         event = VerdictEvent(self._topic, self._partition, chunk.offsets[row], chunk.verdict(row))
@@ -718,8 +740,9 @@ class Writer:
         store: PartitionStore,
         window: Window,
         counters: Counters,
+        topic: str,
+        partition: int,
         *,
-        where: str,
         gates: Sequence[Gate] = (),
         bears_full_disk: bool,
     ) -> None:
@@ -730,8 +753,8 @@ class Writer:
         # With a quota, writing may fail again although there is free space: that is logged once.
         self._told = False
         self.fenced = False
-        self._counters = counters
-        self._where = where
+        self._counters, self._own_counters = counters, counters.of(topic, partition)
+        self._where = f"{topic}[{partition}]"
         self._gates = gates
         self._bears_full_disk = bears_full_disk
         self._begun: PartitionState | None = None
@@ -744,6 +767,8 @@ class Writer:
         """The flush that is under way."""
         self._taken = NO_MARKS
         """The marks of the flush that is under way."""
+        self._flush_s = 0.0
+        """The time of its steps until now."""
         self._steps_before, self._flushed_before = 0, (0, 0)
         """What the counts of the journal were before it."""
         self.unwritten_steps: list[Marks] = []
@@ -794,11 +819,13 @@ class Writer:
         if len(self.unwritten_steps) > 1:
             # The progress of refused steps is missing in the store, too.
             progress, marks = self._state.progress, join_marks(self.unwritten_steps)
+        began = perf_counter()
         try:
             self.store.append(progress, marks)
         except StoreUnavailableError as error:
             self._note_disk_full(error)
             return
+        self._counters.journal.observe(perf_counter() - began)
         self.unwritten_steps, self.unwritten_weight = [], 0
         self._steps += 1
         self._note_journaled(marks)
@@ -916,13 +943,16 @@ class Writer:
         if self.flushing is None:
             if self.fenced:
                 return
-            self.flushing = self._flush_steps()
+            self.flushing, self._flush_s = self._flush_steps(), 0.0
+        began = perf_counter()
         try:
             next(self.flushing)
+            self._flush_s += perf_counter() - began
         except BaseException as error:
             self.flushing = None
             if not isinstance(error, StopIteration):
                 raise
+            self._counters.flush.observe(self._flush_s + perf_counter() - began)
 
     def drop_flush(self) -> None:
         """Forget a flush that is under way, and its marks: the journal still has them."""
@@ -1022,7 +1052,7 @@ class Writer:
         self._state.memory.reach.forgot_before(min(dropped_ms, self._state.memory.reach.stream_time_ms) + 1)
         self._note_dropped(dropped_ms + 1)
         self.append(self._state.progress, NO_MARKS)
-        self._counters.generations_shed += 1
+        self._own_counters.generations_shed += 1
         window_ms = self.effective_window_ms
         logger.warning(
             "%s: the store was above max_disk: dropped its oldest marks; the effective window is %s",

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -45,7 +46,9 @@ from dedup_sdk._kafka.commit_text import (
 from dedup_sdk._kafka.commits import CommitState
 from dedup_sdk._kafka.settings import Reset
 from dedup_sdk._marks import Witness
-from dedup_sdk._observe import Hindrance, PartitionStatus
+from dedup_sdk._metrics import Hindrance
+from dedup_sdk._observe import PartitionStatus
+from dedup_sdk._store.protocol import StoreStats
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 
 logger = logging.getLogger("dedup_sdk")
@@ -676,16 +679,19 @@ def note_uncompleted(assigned: Assigned, flight: Flight, most_waiting: int) -> N
         )  # fmt: skip
 
 
-def status_of(assigned: Assigned, engine: Deduplicator, end: int = -1) -> PartitionStatus:
+def status_of(
+    assigned: Assigned, engine: Deduplicator, end: int = -1, sizes: StoreStats | None = None
+) -> PartitionStatus:
     """Return the status of one partition from memory, without a request to a broker or the disk.
 
-    ``end``: the end of its log, below zero if it is not known.
+    ``end``: the end of its log, below zero if it is not known. ``sizes``: those of its store, if they are known.
     """
     partition = engine.partitions.get((assigned.topic, assigned.partition))
     begun = partition if partition is not None and partition.started else None
     committed = assigned.commits.confirmed
     position = None if begun is None else begun.flight.position
     read_to = committed if committed >= 0 else position
+    reached = assigned.reached
     return PartitionStatus(
         topic=assigned.topic,
         partition=assigned.partition,
@@ -695,6 +701,11 @@ def status_of(assigned: Assigned, engine: Deduplicator, end: int = -1) -> Partit
         in_flight=0 if begun is None else begun.flight.in_flight,
         waiting=0 if begun is None else begun.flight.held_back,
         committed=committed if committed >= 0 else None,
+        recovery_seconds=assigned.seconds if begun is not None else time.monotonic() - assigned.taken_at,
+        recovery_left=0 if reached is None or not assigned.recovers else max(0, reached[1] - reached[0]),
+        store_bytes=None if sizes is None else sizes.disk_bytes,
+        store_marks=None if sizes is None else sizes.marks,
+        store_files=None if sizes is None else sizes.files,
         lag=None if end < 0 or read_to is None else max(0, end - read_to),
         effective_window_ms=None if begun is None else begun.writer.effective_window_ms,
         detail=assigned.note,

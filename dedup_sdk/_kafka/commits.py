@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -21,6 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.commit_text import done_part
+from dedup_sdk._observe import Counters
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.assignment import Assigned
@@ -96,10 +98,18 @@ class Commits:
     """
 
     def __init__(
-        self, assigned: Mapping[Coordinates, Assigned], client: Client, *, only_hidden: bool = False
+        self,
+        assigned: Mapping[Coordinates, Assigned],
+        client: Client,
+        counters: Counters,
+        *,
+        only_hidden: bool = False,
     ) -> None:
         self._assigned = assigned
         self._client = client
+        self._counters = counters
+        self._sent_at: dict[Coordinates, float] = {}
+        """When (monotonic seconds) the last commit of each partition was sent that has no answer yet."""
         self._only_hidden = only_hidden
         self._by_transactions = False
         """Whether transactions may commit, which this client cannot see: a commit of hidden records could go back."""
@@ -301,6 +311,7 @@ class Commits:
             assigned = self._assigned[tp.topic, tp.partition]
             assigned.commits.requested = max(assigned.commits.requested, tp.offset)
             assigned.commits.note_done(done_part(tp.metadata))
+        self._sent_at |= dict.fromkeys(((tp.topic, tp.partition) for tp in offsets), time.monotonic())
         try:
             if until is None:
                 answer = self._client.commit(offsets, asynchronous=asynchronous)
@@ -333,8 +344,19 @@ class Commits:
     def _reset_refused(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
         for tp in offsets:
             self._assigned[tp.topic, tp.partition].commits.ask_again()
+            self._count_failure(tp)
             if asynchronous:
                 self._unanswered.discard((tp.topic, tp.partition))
+
+    def _count_failure(self, tp: TopicPartition) -> None:
+        self._sent_at.pop((tp.topic, tp.partition), None)
+        self._counters.of(tp.topic, tp.partition).failed_commits += 1
+
+    def _observe_answer(self, partitions: Iterable[TopicPartition]) -> None:
+        """Count the time of one answer, which may be for many partitions."""
+        sent = [self._sent_at.pop((tp.topic, tp.partition), None) for tp in partitions]
+        if began := min((at for at in sent if at is not None), default=None):
+            self._counters.commit.observe(time.monotonic() - began)
 
     def _without_done(self, refused: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the commits that the broker refused for their size, now without the completions above the offset.
@@ -372,6 +394,7 @@ class Commits:
         self, error: KafkaError | None, partitions: list[TopicPartition]
     ) -> list[TopicPartition]:
         others = [tp for tp in partitions if not self._is_beginning(tp)]
+        self._observe_answer(partitions)
         for tp in partitions:
             assigned = self._assigned.get((tp.topic, tp.partition))
             if assigned is None:
@@ -381,6 +404,7 @@ class Commits:
                     self._without_done([tp])
                 assigned.commits.ask_again()
                 assigned.commits.beginning = Beginning.TO_ASK
+                self._count_failure(tp)
                 logger.warning(
                     "%s[%d]: commit of offset %d failed (%s); the next commit includes it",
                     tp.topic,

@@ -58,6 +58,7 @@ from dedup_sdk._kafka.settings import (
     unknown_settings_explained,
 )
 from dedup_sdk._masking import error_shown, shown
+from dedup_sdk._metrics import Metrics, samples_of
 from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
@@ -762,6 +763,15 @@ class DedupConsumer(Consumer):
         board = self._session.board
         self._access.run_if_free(board.renew)
         return list(board.statuses)
+
+    def metrics(self) -> Metrics:
+        """Return all counters, gauges and histograms of the registry at this moment. From any thread, without waiting.
+
+        The sizes of the stores follow a second after the first call.
+        """
+        self._session.board.ask_for_sizes()
+        statuses = self.partition_statuses
+        return Metrics(self._settings.group, tuple(samples_of(self._engine.counters, statuses)))
 
     def health(self) -> Health:
         """Return whether the consumer works, with the reasons if it does not. From any thread, without waiting.

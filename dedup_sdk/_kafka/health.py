@@ -25,9 +25,12 @@ from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assignment import MOST_LISTED, Assigned, Coordinates, status_of
 from dedup_sdk._kafka.client import EndProbe
 from dedup_sdk._observe import Health, PartitionStatus
+from dedup_sdk._store.protocol import StoreStats
 
 PUBLISH_EVERY_S: Final = 1.0
 """Seconds after which statuses are published though no partition changed its state."""
+SIZES_EVERY_S: Final = 10.0
+"""Seconds between two looks at the sizes of the stores, while somebody asks for them."""
 LOOK_EVERY_S: Final = 10.0
 """Seconds between two looks at the partitions whose position stands still."""
 STOPPED_S: Final = 20.0
@@ -55,6 +58,8 @@ class StatusBoard:
     ) -> None:
         self._assigned, self._engine, self._client = assigned, engine, client
         self._ends: dict[Coordinates, int] = {}
+        self._sizes: dict[Coordinates, StoreStats] = {}
+        self._asked_for_sizes, self._sized_at = False, float("-inf")
         self.statuses: tuple[PartitionStatus, ...] = ()
         self.due_at = 0.0
 
@@ -62,16 +67,30 @@ class StatusBoard:
         """Have the statuses published after this step: a partition has come, gone, or changed its state."""
         self.due_at = 0.0
 
+    def ask_for_sizes(self) -> None:
+        """Have the sizes of the stores looked up from time to time: they cost a look at each file."""
+        self._asked_for_sizes = True
+
     def publish(self, now: float) -> None:
-        """Publish the statuses, with the ends of the logs as the client knows them; on the polling thread."""
+        """Publish the statuses, with the ends of the logs as the client knows them; on the polling thread.
+
+        Also with the sizes of the stores, if anybody has asked for them since they were looked up.
+        """
         self.due_at = now + PUBLISH_EVERY_S
+        if self._asked_for_sizes and now - self._sized_at >= SIZES_EVERY_S:
+            self._asked_for_sizes, self._sized_at = False, now
+            self._sizes = {
+                each: partition.store.stats()
+                for each, partition in self._engine.partitions.items()
+                if partition.started
+            }
         self._ends = {each: self._client.known_end(*each) for each in self._assigned}
         self.renew()
 
     def renew(self) -> None:
         """Publish the statuses from memory, without the client; with the lock, from any thread."""
         self.statuses = tuple(
-            status_of(assigned, self._engine, self._ends.get(coordinates, -1))
+            status_of(assigned, self._engine, self._ends.get(coordinates, -1), self._sizes.get(coordinates))
             for coordinates, assigned in self._assigned.items()
         )
 

@@ -242,7 +242,8 @@ class FetchLoop:
                     "more, because the caller may wait for them no longer",
                     len(again),
                 )
-                self._engine.counters.released += len(again)
+                for message, _ in again:
+                    self._engine.counters.of(message.topic(), message.partition()).released += 1
                 self._delivery.counters.delivered -= len(again)
                 self._delivery.put_back([message for message, _ in again])
                 for _, place in again:

@@ -60,7 +60,8 @@ from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._marks import Progress
 from dedup_sdk._masking import is_url, shown, shown_location
-from dedup_sdk._observe import EventName, Hindrance, PartitionEvent
+from dedup_sdk._metrics import EventName, Hindrance
+from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, fitting_partition
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._store.snapshot_source import (

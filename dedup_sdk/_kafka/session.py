@@ -92,7 +92,7 @@ class Session:
     ) -> None:
         self.engine = engine
         self.assigned: dict[Coordinates, Assigned] = {}
-        self.commits = Commits(self.assigned, client, only_hidden=settings.only_user_commits)
+        self.commits = Commits(self.assigned, client, engine.counters, only_hidden=settings.only_user_commits)
         self.reading = Reading(self.assigned, client)
         self.board = StatusBoard(self.assigned, engine, client)
         self.fetch_watch = FetchWatch(client)
@@ -408,7 +408,8 @@ class Session:
             logger.warning(
                 "commit on revoke failed (%s): the next owner gets uncommitted records again", error
             )
-        self.engine.counters.left_out += sum(map(_count_left_out, owned))
+        for assigned in owned:
+            self.engine.counters.of(*assigned.coordinates).left_out += _count_left_out(assigned)
         for assigned in owned:
             in_time = time.monotonic() < until
             if not in_time:

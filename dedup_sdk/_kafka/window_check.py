@@ -20,7 +20,8 @@ from dedup_sdk._kafka.client import Client, PendingRequest
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, refuse_unwritable
 from dedup_sdk._masking import shown
-from dedup_sdk._observe import EventName, PartitionEvent
+from dedup_sdk._metrics import EventName
+from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._window import length_text
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 

@@ -174,7 +174,7 @@ class Runner:
                 if not self._workers.acknowledge(task) or task not in self._tasks:
                     # Removed while this thread waited for the lock: its message is delivered again.
                     continue
-                self._counters.retried += max(0, task.attempts - 1)
+                self._counters.of(*task.coordinates).retried += max(0, task.attempts - 1)
                 if task.error is not None:
                     self._handle_failure(task, task.error)
                     continue

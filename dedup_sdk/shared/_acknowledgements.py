@@ -13,8 +13,10 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
+from time import perf_counter
 from typing import Final, NamedTuple
 
+from dedup_sdk._metrics import SharedName
 from dedup_sdk._observe import Counters
 from dedup_sdk.errors import SharedStoreError
 from dedup_sdk.shared._breaker import Breaker
@@ -119,11 +121,13 @@ class Acknowledgements:
     @contextmanager
     def answered(self) -> Iterator[list[bool]]:
         """Call the store in this block; `SharedStoreError` ends it. The block must append to the list at its end."""
+        began = perf_counter()
         try:
             yield []
         except SharedStoreError as error:
             self._record_failure(error)
         else:
+            self._counters.shared_call.observe(perf_counter() - began)
             self._record_success()
 
     def _record_failure(self, error: SharedStoreError) -> None:
@@ -140,7 +144,7 @@ class Acknowledgements:
             logger.warning("the shared store answers again")
         self._breaker.answered()
 
-    def count(self, name: str, count: int = 1) -> None:
+    def count(self, name: SharedName, count: int = 1) -> None:
         """Add to a counter under ``shared.``."""
         if count:
             self._counters.shared[name] = self._counters.shared.get(name, 0) + count

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, PARKED, Chunk, RecordRef
 from dedup_sdk._engine.gates import Gate
 from dedup_sdk._marks import Marks
-from dedup_sdk._observe import Hindrance
+from dedup_sdk._metrics import Hindrance
 
 if TYPE_CHECKING:
     from dedup_sdk._engine.partition import Partition

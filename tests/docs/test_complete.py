@@ -29,7 +29,7 @@ from dedup_sdk._kafka.recovery import SLICE_S
 from dedup_sdk._kafka.session import MOST_WAITING, WAITING_SHARE
 from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk._masking import MAX_ERROR_CHARS
-from dedup_sdk._observe import EventName
+from dedup_sdk._metrics import EventName
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._units.memory import MOST_OPEN
 from dedup_sdk.bridge import Bridge, BridgeCounters
@@ -37,7 +37,7 @@ from dedup_sdk.ids import MAX_ID_BYTES, Ids
 from dedup_sdk.producer import DedupProducer
 from dedup_sdk.producer._outbox import OutboxCounters
 from dedup_sdk.testing import MockKafka
-from tests.support.pages import PAGES, ROOT, Stage, page_id
+from tests.support.pages import PAGES, ROOT, Stage, page_id, site_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,12 +54,20 @@ def codes(text: str) -> set[str]:
     return set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text))
 
 
+METRIC_TABLES = site_module("metric_tables")
 EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_every_counter_is_explained() -> None:
-    """docs/reference.md says of each counter which events it counts."""
-    assert set(Counters().as_dict()) <= codes(text_of("reference.md"))
+    """docs/reference.md says of each counter which events it counts; those with a name have a table of their own."""
+    explained = codes(text_of("reference.md")) | codes(text_of("shared-store.md"))
+    assert {name.removeprefix("event.").removeprefix("shared.") for name in Counters().as_dict()} <= explained
+
+
+@pytest.mark.parametrize("page", METRIC_TABLES.TABLES)
+def test_the_tables_of_metrics_are_the_registry(page: str) -> None:
+    """They are generated; after a change: python docs/site/metric_tables.py."""
+    assert text_of(page) == METRIC_TABLES.page_with_table(page)
 
 
 def test_every_verdict_is_named() -> None:

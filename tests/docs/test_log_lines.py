@@ -1,25 +1,10 @@
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from typing import Any
 
-from tests.support.pages import ROOT
+from tests.support.pages import ROOT, site_module
 
-
-def generator() -> Any:
-    """The module that writes docs/log-lines.md."""
-    spec = importlib.util.spec_from_file_location("log_lines", ROOT / "docs" / "site" / "log_lines.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-LOG_LINES = generator()
+LOG_LINES = site_module("log_lines")
 CALLS = list(LOG_LINES.calls())
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 READ: dict[str, Callable[[DedupConsumer], object]] = {
     "health": lambda consumer: consumer.health(),
     "statuses": lambda consumer: consumer.partition_statuses,
+    "metrics": lambda consumer: consumer.metrics(),
     "counters": lambda consumer: consumer.counters.as_dict(),
 }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import importlib.util
 import io
 import re
 import shlex
 import signal
+import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +56,17 @@ _FILE_BLOCK = re.compile(r"# (\S+\.py)\n")
 def page_id(page: Path) -> str:
     """The page's path inside the repository."""
     return page.relative_to(ROOT).as_posix()
+
+
+def site_module(name: str) -> Any:
+    """Load a module of docs/site, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "site" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def shell_commands(page: Path) -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 VALUES = (
     "dedup_sdk._checks", "dedup_sdk._decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._interruptions",
-    "dedup_sdk._marks", "dedup_sdk._masking", "dedup_sdk._observe",
+    "dedup_sdk._marks", "dedup_sdk._masking", "dedup_sdk._metrics", "dedup_sdk._observe",
     "dedup_sdk.orders", "dedup_sdk._record", "dedup_sdk._rule_fingerprint", "dedup_sdk._window",
 )  # fmt: skip
 CORE = (*VALUES, "dedup_sdk._core", "dedup_sdk._strategy")
@@ -89,7 +89,7 @@ LAYERS = {
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids._redrive", "dedup_sdk._fork_safety",
          "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.client_errors", "dedup_sdk._masking",
          "dedup_sdk._kafka.fields", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks",
-         "dedup_sdk._observe", "dedup_sdk._runner", "confluent_kafka", "stamina"),
+         "dedup_sdk._metrics", "dedup_sdk._observe", "dedup_sdk._runner", "confluent_kafka", "stamina"),
     ),
     "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk._checks", "dedup_sdk._masking",
                                                 "dedup_sdk.errors", "dedup_sdk._fork_safety",
