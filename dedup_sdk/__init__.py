@@ -18,10 +18,13 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from dedup_sdk._log_fields import set_log_fields
+
 if sys.platform == "win32":
     raise ImportError("dedup-sdk runs on Linux and macOS: on Windows use it in WSL, or in a container")
 
 __version__: str
+set_log_fields()
 
 if TYPE_CHECKING:
     from dedup_sdk._engine.deduplicator import Deduplicator

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dedup_sdk._log_fields import EVENTS
+
 PACKAGE: Final = Path(__file__).parents[2] / "dedup_sdk"
 
 _LEVELS: Final = {
@@ -22,6 +24,7 @@ _LEVELS: Final = {
     "exception": "ERROR",
     "critical": "CRITICAL",
 }
+_IN_VARIABLES: Final = {"line": "ready %d partitions"}
 _PLACEHOLDER: Final = re.compile(r"%(\.\d)?[srdgf]")
 _WORD: Final = re.compile(r"(?<!%)\b[a-z]{3,}")
 _HEAD: Final = """\
@@ -29,7 +32,8 @@ _HEAD: Final = """\
 
 Every line that `dedup_sdk` writes at level `INFO` or above (logger `dedup_sdk`; stores: `dedup_sdk._store`), with its
 cause and your next step. `orders[0]` stands for topic and partition, `…` for a part that differs. Debug lines and lines
-of the client are not here. This page is made from the code.
+of the client are not here. Each record has the fields `event`, `topic`, `partition` and `offset`
+([logs as JSON](monitoring.md#logs)). This page is made from the code.
 """
 
 
@@ -577,11 +581,24 @@ def page() -> str:
             found.setdefault(line, []).append(call)
     parts = [_HEAD]
     for heading, lines in LINES.items():
-        parts.append(f"\n## {heading}\n\n| level | line | cause and next step |\n|---|---|---|\n")
+        parts.append(
+            f"\n## {heading}\n\n| level | line | `event` | cause and next step |\n|---|---|---|---|\n"
+        )
         for line in lines:
             levels = ", ".join(sorted({call.level for call in found[line]}))
-            parts.append(f"| {levels} | `{line.shown or _shown(found[line][0].text)}` | {line.advice} |\n")
+            shown = line.shown or _shown(found[line][0].text)
+            parts.append(f"| {levels} | `{shown}` | {_event(line)} | {line.advice} |\n")
     return "".join(parts)
+
+
+def beginning_of(line: Line) -> str:
+    """Return the beginning of a line's text as the logger gets it: one call has its text in a variable."""
+    return _IN_VARIABLES.get(line.begins, line.begins)
+
+
+def _event(line: Line) -> str:
+    name = EVENTS[line.file][beginning_of(line)]
+    return "the name of the [event](reference.md#events)" if name == "partition-event" else f"`{name}`"
 
 
 def _shown(text: str) -> str:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 VALUES = (
     "dedup_sdk._checks", "dedup_sdk._decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._interruptions",
-    "dedup_sdk._marks", "dedup_sdk._masking", "dedup_sdk._metrics", "dedup_sdk._observe",
+    "dedup_sdk._log_fields", "dedup_sdk._marks", "dedup_sdk._masking", "dedup_sdk._metrics", "dedup_sdk._observe",
     "dedup_sdk.orders", "dedup_sdk._record", "dedup_sdk._rule_fingerprint", "dedup_sdk._window",
 )  # fmt: skip
 CORE = (*VALUES, "dedup_sdk._core", "dedup_sdk._strategy")
