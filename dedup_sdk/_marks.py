@@ -316,6 +316,11 @@ class Progress:
         return max(self.high, self.done[-1][1]) if self.done else self.high
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the marks go back to the beginning of the group's own history."""
+        return self.since_ms is None and self.since_number is None
+
+    @property
     def begun(self) -> bool:
         """Whether anything is known to be completed or committed, so that ``low`` says where the history begins."""
         return self.high > self.low or bool(self.done) or self.committed is not None

@@ -67,23 +67,22 @@ def plan_start(
 ) -> StartPlan:
     """Plan the start of a partition whose group has committed ``committed``, processed without a gap since ``low``.
 
-    ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all (then
-    ``committed`` is where it starts, and equals ``low``). ``vouched``: the text beside the commit is valid; else the
-    era begins at ``committed``.
+    ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all, in a store
+    neither (then ``committed`` is where it starts, and equals ``low``). ``vouched``: the text beside the commit is
+    valid; else the era begins at ``committed``.
 
-    Marks outlive their era where all of them lie below the next one: whatever happened in between, this group has
-    completed their records in this log. A mark above the beginning of an era must go, or it could hide a record that
-    is to be handled again.
+    Whatever happened in between, this group has completed in this log what the store has below the next era. So marks
+    outlive their era where all of them lie below it; where one lies above, which could hide a record that is to be
+    handled again, they are folded anew from the store's ``low``.
     """
     if new:
-        # A store with a history whose offsets are gone (expired, deleted): neither it nor its absence is believed.
-        plan = _anew(
-            committed, low=low, era=era, complete=stored is None or not stored.begun, beginning="new"
-        )
+        plan = _anew(committed, low=low, era=era, complete=True, beginning="new")
         # Nothing is committed until the group has said where it begins: before that a restart finds it new again.
         return replace(plan, progress=replace(plan.progress, committed=None))
     if stored is None:
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
+    if not vouched and stored.begun and low == committed <= stored.high:
+        low, complete = stored.low, stored.is_complete
     if era != stored.era:
         is_rewound = stored.completed_end > (low if vouched else committed)
         stored = replace(stored, era=era)

@@ -149,7 +149,7 @@ class Start:
     """Where a partition starts, and its history according to the group's commit.
 
     ``offset`` is the first offset to deliver. ``metadata`` is None when the group never committed, or its commit has no
-    valid text of this package. ``new`` says that the group has never committed in this partition.
+    valid text of this package. ``new`` says that neither a commit nor a store is known to have a history of the group.
     """
 
     offset: int
@@ -159,6 +159,10 @@ class Start:
     new: bool = False
     by_reset: bool = False
     """``offset`` comes from ``auto.offset.reset``: neither a commit nor the user says where to begin."""
+    refused: RecoveryError | None = None
+    """``auto.offset.reset`` gives none: the error to raise unless the store says where to begin."""
+    placed: bool = False
+    """The user's program gave ``offset``: records from there on are to be handled, whatever a store has of them."""
     must_commit_first: bool = False
     """The group's commit does not have the beginning of its history yet: commit that before anything is delivered."""
     void: Void | None = None
@@ -169,7 +173,7 @@ class Start:
     """How the log is known to differ from the log that the group committed in; None unless a difference is known."""
     reopened: bool = False
     """``offset`` is this consumer's own position, which the group may not have committed yet; see ``acknowledged``."""
-    asked: int | None = None
+    given: int | None = None
     """The lower offset that the user gave instead of ``offset``; it counts where ``metadata`` turns out to be void."""
     acknowledged: int | None = None
     """With ``reopened``: the offset that the broker confirmed last; None when there was none."""
@@ -419,6 +423,11 @@ class Assigned:
         """Whether the assignment gave a start offset: the user may then keep offsets outside Kafka."""
         return self.wanted not in (OFFSET_STORED, OFFSET_INVALID)
 
+    @property
+    def was_moved_here(self) -> bool:
+        """Whether this program moved it: it gave a start offset, or the partition began anew since."""
+        return self.is_placed or self.delivered_to >= 0
+
     def starts_at(self, start: Start) -> None:
         """Set the start. Its offset counts as committed by the group, unless ``must_commit_first``."""
         self.start = start
@@ -560,33 +569,44 @@ class Starts:
         """Return where a partition starts; raises `KafkaException` or `DedupError`."""
         if committed.error is not None:
             raise KafkaException(committed.error)
-        asked = None if wanted.offset in (OFFSET_STORED, OFFSET_INVALID) else self.resolve(wanted)
+        given = None if wanted.offset in (OFFSET_STORED, OFFSET_INVALID) else self.resolve(wanted)
         if committed.offset < 0:
-            if asked is not None:
-                return Start(offset=asked, new=True, must_commit_first=True)
-            edge = self._client.edge(wanted.topic, wanted.partition, self._reset)
-            return Start(offset=edge, new=True, by_reset=True, must_commit_first=True)
+            if given is not None:
+                return Start(offset=given, new=True, placed=True, must_commit_first=True)
+            return self._by_reset(wanted)
         metadata = parse_metadata(committed.metadata, committed=committed.offset)
-        if asked is None or asked == committed.offset:
+        again = self._set_back != "known"
+        if given is None or given == committed.offset:
+            placed = given is not None and again
+            anew = placed and metadata is not None and metadata.done is not None
             return Start(
                 offset=committed.offset,
-                metadata=metadata,
-                must_commit_first=metadata is None,
+                metadata=set_back(metadata, committed.offset) if anew and metadata is not None else metadata,
+                placed=placed,
+                must_commit_first=metadata is None or anew,
                 void=why_void(committed.metadata, committed=committed.offset),
                 void_rule=rule_named_in(committed.metadata),
             )
-        if asked < committed.offset:
-            if self._set_back == "known" and metadata is not None and metadata.low <= asked:
+        if given < committed.offset:
+            if not again and metadata is not None and metadata.low <= given:
                 # All records between are completed: to read them again would hide each of them.
-                return Start(offset=committed.offset, metadata=metadata, asked=asked)
-            self._tell_of_set_back(wanted, asked, committed.offset)
-        if metadata is not None and asked < committed.offset:
-            return Start(offset=asked, metadata=set_back(metadata, asked), must_commit_first=True)
-        return Start(
-            offset=asked, era=new_era() if metadata is None else metadata.era, must_commit_first=True
-        )
+                return Start(offset=committed.offset, metadata=metadata, given=given)
+            self._tell_of_set_back(wanted, given, committed.offset)
+        if metadata is not None and given < committed.offset:
+            return Start(offset=given, metadata=set_back(metadata, given), must_commit_first=True)
+        era = new_era() if metadata is None else metadata.era
+        return Start(offset=given, era=era, placed=again, must_commit_first=True)
 
-    def _tell_of_set_back(self, wanted: TopicPartition, asked: int, committed: int) -> None:
+    def _by_reset(self, wanted: TopicPartition) -> Start:
+        """Return the start of a group without a commit; an error counts only where no store has its history."""
+        edge, refused = 0, None
+        try:
+            edge = self._client.edge(wanted.topic, wanted.partition, self._reset)
+        except RecoveryError as error:
+            refused = error
+        return Start(offset=edge, new=True, by_reset=True, refused=refused, must_commit_first=True)
+
+    def _tell_of_set_back(self, wanted: TopicPartition, given: int, committed: int) -> None:
         """Log once, unless the user has chosen, that an assignment sets the group back."""
         if self._set_back is not None or self._is_told:
             return
@@ -595,7 +615,7 @@ class Starts:
             "%s[%d]: your program assigned it at %d, below the committed offset %d: all messages from there on are "
             "handled again, at each such assignment. To hide those that the group has handled, set "
             'Recovery(set_back="known"); set Recovery(set_back="again") to leave it as it is, without this line',
-            wanted.topic, wanted.partition, asked, committed,
+            wanted.topic, wanted.partition, given, committed,
         )  # fmt: skip
 
     def resolve(self, wanted: TopicPartition) -> int:

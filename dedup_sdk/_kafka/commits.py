@@ -169,7 +169,7 @@ class Commits:
         """
         if self._only_hidden:
             return None
-        if assigned.recovers and standing(assigned) is None:
+        if assigned.recovers and settle_move(assigned) is None:
             start = assigned.start
             if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
                 return None
@@ -453,11 +453,11 @@ class Commits:
 
 def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of a partition's completed prefix; after a move, the earlier one until a message comes."""
-    return standing(assigned) or _prefix_here(assigned)
+    return settle_move(assigned) or _prefix_here(assigned)
 
 
-def standing(assigned: Assigned) -> TopicPartition | None:
-    """Return the commit from before a move of the partition while it counts (`CommitState.before_move`)."""
+def settle_move(assigned: Assigned) -> TopicPartition | None:
+    """Leave a move behind as soon as it has brought a message; until then return the commit from before it."""
     commits, partition, start = assigned.commits, assigned.engine_partition, assigned.start
     before = commits.before_move
     if before is None or start is None or not assigned.is_ours:

@@ -49,10 +49,11 @@ from dedup_sdk._kafka.assignment import (
     State,
     Steps,
     Wait,
+    set_back,
 )
 from dedup_sdk._kafka.client import ANSWER_S, Client, EndProbe, MetadataRequests
 from dedup_sdk._kafka.client_errors import is_retriable
-from dedup_sdk._kafka.commit_text import CommitMetadata, CompletedAbove, Void, log_name
+from dedup_sdk._kafka.commit_text import CommitMetadata, CompletedAbove, Void, log_name, new_era
 from dedup_sdk._kafka.commits import Beginning, Commits
 from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
@@ -300,9 +301,8 @@ def recover(
     partition.read_from(start.offset)
     if start.metadata is not None and partition.flight.high == start.offset:
         partition.flight.learn_epoch(start.metadata.epoch)
-    new = start.new and plan.progress.since_ms is None
     note, seconds = ", ".join(recovery.notes), time.monotonic() - began
-    complete = new if start.metadata is None else start.metadata.complete
+    complete = plan.progress.is_complete if start.metadata is None else start.metadata.complete
     assigned.be_ready(partition, complete=complete, completed_above=done, note=note, seconds=seconds)
     if recovery.start_reported:
         engine.inform(recovery.event("recovery-ended", f"{note}, {seconds:.2f} s"))
@@ -392,15 +392,13 @@ def _validate_history(
     Also the leader epoch of the last record completed above the committed offset, by the commit's text, or None.
     """
     assigned = recovery.assigned
-    resumes = start.new and start.by_reset and recovery.chosen.without_commit == "resume"
-    if resumes and partition.loaded is not None:
-        start = _resume_without_commit(assigned, start, partition, partition.loaded.progress)
+    start = _start_with_store(assigned, start, partition, recovery.chosen)
     if start.metadata is not None and not start.metadata.is_of(assigned.log):
         start = discard_other_log(assigned, start, start.metadata, recovery.chosen)
     if start.rule not in (None, partition.terms.rule):
         start = _discard_other_rule(assigned, start, partition)
-    if start.asked is not None and start.metadata is None:
-        start = replace(start, offset=start.asked, asked=None, must_commit_first=True)
+    if start.given is not None and start.metadata is None:
+        start = replace(start, offset=start.given, given=None, must_commit_first=True)
     if start.void is not None:
         _log_void_reason(assigned, start, start.void, recovery.chosen)
     start = yield from _check_log_if_needed(recovery, start, partition)
@@ -413,22 +411,53 @@ def _validate_history(
     )
 
 
+def _start_with_store(assigned: Assigned, start: Start, partition: Partition, chosen: Recovery) -> Start:
+    """Return the start of a group without a commit, or at an offset of the user's program, by what the store has.
+
+    Without a commit nobody has moved the group: the store has its history. An offset that the program gave asks for the
+    records from there on, as a seek does: if the store has completed one of them, the group is set back.
+    """
+    stored = None if partition.loaded is None else partition.loaded.progress
+    if stored is None or not stored.begun:
+        if start.refused is not None:
+            raise start.refused
+        return start
+    if start.new and start.by_reset and chosen.without_commit == "resume":
+        return _resume_without_commit(assigned, start, partition, stored)
+    if start.refused is not None:
+        raise start.refused
+    if start.new:
+        logger.warning(
+            "%s[%d]: the group has no committed offset, but its store has offsets %d to %d. It begins at %d, as you "
+            "have set, and records from there on are handled",
+            assigned.topic, assigned.partition, stored.low, stored.high, start.offset,
+        )  # fmt: skip
+        return replace(start, new=False)
+    if not start.placed or stored.completed_end <= start.offset:
+        return start
+    metadata = None if start.metadata is None else set_back(start.metadata, start.offset)
+    return replace(start, metadata=metadata, era=new_era(), must_commit_first=True)
+
+
 def _resume_without_commit(assigned: Assigned, start: Start, partition: Partition, stored: Progress) -> Start:
     """Go on where the store ends: the group's commits are gone, and nobody has moved the group."""
-    if not stored.begun:
-        return start
+    otherwise = f"begin at {start.offset}"
+    if start.refused is not None:
+        otherwise = "raise an error"
+    elif start.offset != stored.high:
+        direction = "earlier" if start.offset < stored.high else "later"
+        otherwise += f", which is {abs(stored.high - start.offset)} offsets {direction}"
     logger.warning(
         "%s[%d]: the group's commits are gone (they expired, or were deleted), but its store has completed offsets %d "
-        "to %d: delivery goes on at %d; auto.offset.reset would begin at %d, which is %d offsets %s. To begin there, "
-        'use dedup rewind, or Recovery(without_commit="reset")',
-        assigned.topic, assigned.partition, stored.low, stored.high, stored.high, start.offset,
-        abs(stored.high - start.offset), "earlier" if start.offset < stored.high else "later",
+        "to %d: delivery goes on at %d; auto.offset.reset would %s. To begin elsewhere, use dedup rewind, or "
+        'Recovery(without_commit="reset")',
+        assigned.topic, assigned.partition, stored.low, stored.high, stored.high, otherwise,
     )  # fmt: skip
     metadata = CommitMetadata(
         low=stored.low, log=assigned.log, rule=partition.terms.rule, era=stored.era,
-        complete=stored.since_ms is None and stored.since_number is None, epoch=stored.epoch,
+        complete=stored.is_complete, epoch=stored.epoch,
     )  # fmt: skip
-    return replace(start, offset=stored.high, metadata=metadata, new=False)
+    return replace(start, offset=stored.high, metadata=metadata, new=False, refused=None)
 
 
 def _check_log_if_needed(recovery: PartitionRecovery, start: Start, partition: Partition) -> Steps[Start]:
@@ -572,12 +601,6 @@ def start_plan(partition: Partition, start: Start, client: Client, chosen: Recov
     """Return how the partition starts, from the progress of its store and the group's commit."""
     stored = partition.loaded.progress if partition.loaded else None
     where = partition.topic, partition.partition
-    if start.new and stored is not None and stored.begun:
-        logger.warning(
-            "%s[%d]: the group has no committed offset, but its store has offsets %d to %d. It begins anew at %d, as "
-            "you have set; IDs that are not found are delivered as unverified until the window has filled",
-            *where, stored.low, stored.high, start.offset,
-        )  # fmt: skip
     low, era, complete = start.offset, start.era, False
     if start.metadata is not None:
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
@@ -618,7 +641,8 @@ def _from_store_or_snapshot(
     assigned = recovery.assigned
     if plan.beginning == "rewound":
         detail = "the group was set back, or moved by another program, below the offsets that this store has completed"
-        recovery.engine.inform(recovery.event("rewound", detail, start.offset))
+        if not assigned.was_moved_here:
+            recovery.engine.inform(recovery.event("rewound", detail, start.offset))
         if recovery.engine.gatekeeper is not None:
             recovery.engine.gatekeeper.rewound(assigned.topic, assigned.partition)
     recovery.notes = [plan.beginning]

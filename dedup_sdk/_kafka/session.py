@@ -42,7 +42,7 @@ from dedup_sdk._kafka.assignment import (
 )
 from dedup_sdk._kafka.client import ANSWER_S, Client
 from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
-from dedup_sdk._kafka.commits import Commits, standing
+from dedup_sdk._kafka.commits import Commits, settle_move
 from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.health import FetchWatch, StatusBoard
 from dedup_sdk._kafka.reader import diverged_at
@@ -345,7 +345,7 @@ class Session:
                 if partition is None or known is None
                 else self._start_to_reopen(assigned, known)
             )
-            self._begin_again(assigned, start, before=standing(assigned), write=False)
+            self._begin_again(assigned, start, before=settle_move(assigned), write=False)
             if partition is not None and partition.has_failed and start is not None:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 

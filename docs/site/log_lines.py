@@ -314,7 +314,7 @@ LINES: Final[dict[str, list[Line]]] = {
         Line(
             "_kafka/recovery.py", "%s[%d]: the group has no committed offset",
             "The group's offsets are gone, and your program begins elsewhere (`Recovery(without_commit=\"reset\")`, or "
-            "offsets from `on_assign`). Nothing to do if you meant it.",
+            "offsets from `on_assign`): messages from there on are handled. Nothing to do if you meant it.",
         ),
         Line(
             "_kafka/recovery.py", "%s[%d]: a commit of %d came after",

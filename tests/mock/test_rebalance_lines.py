@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore, PartitionEvent
 from dedup_sdk._kafka import recovery
+from dedup_sdk._kafka.client import Client
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import poll_quiet, poll_some, values, wait_for
@@ -102,15 +103,19 @@ def test_a_store_that_knows_all_is_no_news(make: Make, send: Send) -> None:
     assert events.names == []
 
 
-def test_a_rewind_is_told(make: Make, send: Send) -> None:
-    """A group that was set back is an event, with the offset that it is at now."""
+def test_a_rewind_is_told(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that was set back from outside is an event, with the offset that it is at now; a seek is none."""
     send("a", "b", "c")
     events = Events()
-    consumer = make("orders", observers=[events])
-    poll_some(consumer, 3)
-    consumer.commit(asynchronous=False)
-    consumer.seek(TopicPartition("orders", 0, 1))
-    assert values(poll_some(consumer, 2)) == ["b", "c"]
+    with make("orders", observers=[events]) as consumer:
+        poll_some(consumer, 3)
+        consumer.commit(asynchronous=False)
+        consumer.seek(TopicPartition("orders", 0, 1))
+        assert values(poll_some(consumer, 2)) == ["b", "c"]
+    assert "rewound" not in events.names
+    moved = TopicPartition("orders", 0, 1)
+    monkeypatch.setattr(Client, "committed", lambda *_: {("orders", 0): moved})
+    assert values(poll_some(make("orders", observers=[events]), 2)) == ["b", "c"]
 
     [rewound] = [event for event in events.seen if event.name == "rewound"]
     assert (rewound.topic, rewound.partition, rewound.offset) == ("orders", 0, 1)

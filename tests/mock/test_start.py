@@ -193,7 +193,7 @@ def test_commits_that_expired_move_nobody_but_who_wants_it(
 ) -> None:
     """The group looks new, its store says that it is not: a warning says which of them counts.
 
-    By the user's choice everything comes again, in doubt: the history is not complete.
+    By the user's choice everything comes again, and with no doubt: the store knows what lies before.
     """
     send("a", "b")
     with make("orders") as first:
@@ -211,9 +211,55 @@ def test_commits_that_expired_move_nobody_but_who_wants_it(
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
         assert values(poll_quiet(consumer)) == again
 
-    assert consumer.counters.verdicts["unverified"] == len(again)
+    assert consumer.counters.verdicts["unverified"] == 0
     said = "the group has no committed offset" if again else "the group's commits are gone"
     assert f"orders[0]: {said}" in caplog.text
+
+
+def gone(_: Client, partitions: list[TopicPartition], timeout_s: float | None = None) -> Any:
+    """The group's offsets have expired."""
+    assert timeout_s is None or timeout_s > 0
+    return {(p.topic, p.partition): TopicPartition(p.topic, p.partition, -1001) for p in partitions}
+
+
+def test_a_store_says_where_to_begin_where_a_reset_would_raise(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``auto.offset.reset=error`` is for groups of which nobody knows where they stand."""
+    send("a", "b")
+    with make("orders") as first:
+        poll_some(first, 2)
+    monkeypatch.setattr(Client, "committed", gone)
+    send("c")
+    strict = {"auto.offset.reset": "error"}
+    with make("orders", config=strict) as consumer:
+        assert values(poll_quiet(consumer)) == ["c"]
+    for chosen in ({"store": MemoryStore()}, {"recovery": Recovery(without_commit="reset")}):
+        consumer = make("orders", config=strict, **chosen)
+        with pytest.raises(RecoveryError, match="auto.offset.reset=error"):
+            poll_quiet(consumer)
+        consumer.close()
+
+
+@pytest.mark.parametrize(("offset", "set_back"), [(2, None), (3, None), (2, "known")])
+def test_an_offset_of_the_program_counts_more_than_a_store_that_is_ahead(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, offset: int, set_back: Any
+) -> None:
+    """A process died before its last commit: the program, too, may say that the messages since are to be handled."""
+    send(*"abcd")
+    with make("orders") as first:
+        poll_some(first, 2)
+    stood = committed(kafka.bootstrap, "g", "orders")
+    with make("orders") as second:
+        poll_some(second, 2)
+    monkeypatch.setattr(Client, "committed", lambda *_: {("orders", 0): stood})
+    consumer = make(recovery=Recovery(set_back=set_back))
+    consumer.subscribe(["orders"], on_assign=begin_at(offset))
+
+    assert values(poll_quiet(consumer)) == ([] if set_back else list("abcd"[offset:]))
+    send("a", "e")
+    assert values(poll_quiet(consumer)) == ["e"]
+    assert consumer.counters.verdicts["unverified"] == 0
 
 
 @pytest.mark.parametrize("how", ["close", "commit", "unassign"])

@@ -171,7 +171,7 @@ class DesignHost:
             at, low, era = disk.high, disk.low, disk.era
         else:
             at = assignment.commit.offset
-            low = min(text.low, at) if text is not None else self._begin(at)
+            low = min(text.low, at) if text is not None else self._begin(at, disk)
             era = self._era(text, disk)
         if disk is not None:
             disk = self._opened(disk, at, low, era, text)
@@ -213,9 +213,11 @@ class DesignHost:
             return text.era
         return disk.era if disk is not None and self._rules.a_void_text_keeps_the_era else next(_NEW_ERAS)
 
-    def _begin(self, at: int) -> int:
-        """Where the history begins whose commit has no valid text."""
-        return min(self._disk.low if self._disk else 0, at) if self._rules.metadata_is_optional else at
+    def _begin(self, at: int, disk: _Disk | None) -> int:
+        """Where the history begins whose commit has no valid text: what a disk has below it is a fact."""
+        if self._rules.metadata_is_optional:
+            return min(disk.low if disk else 0, at)
+        return min(disk.low, at) if disk is not None and at <= disk.high else at
 
     def _was_rewound(self, disk: _Disk, at: int, low: int, era: int, text: Text | None) -> bool:
         """Whether an era began below what the disk has completed; a lower offset of the same era only came late."""

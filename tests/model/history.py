@@ -338,8 +338,9 @@ class History:
             return
         assert self.commit is not None
         if self.commit.offset > end or self._chance(0.5):
-            # With the group's offsets.
+            # With the group's offsets: nobody knows of a move since the backup.
             self.commit = commit
+            self._remember({row.serial for row in self.rows})
         del self.log[end:]
         self._write(LOG_LENGTH - end, self.rows[-1].timestamp_ms)
         self.end = self.random.randrange(end, LOG_LENGTH + 1)

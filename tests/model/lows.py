@@ -130,6 +130,14 @@ def on_assign(life: GroupLife, *, offset: int) -> None:
     life.stop()
 
 
+def crash_and_on_assign(life: GroupLife, *, offset: int) -> None:
+    """The process dies with four messages handled that it has not committed; then the callback sets the offset."""
+    crash(life)
+    life.start("here", offset)
+    life.handle()
+    life.stop()
+
+
 def seek(life: GroupLife, *, offset: int) -> None:
     """The application seeks, before it has read on."""
     life.start("here")
@@ -157,6 +165,14 @@ def shortened(life: GroupLife) -> None:
 def forgotten(life: GroupLife) -> None:
     """The group's offsets expire, or are deleted."""
     del life.broker.committed[GROUP, 0]
+
+
+def deleted_and_on_assign(life: GroupLife) -> None:
+    """The group's offsets are deleted; then the callback sets one."""
+    forgotten(life)
+    life.start("here", 6)
+    life.handle()
+    life.stop()
 
 
 def made_anew(life: GroupLife, *, offsets_stay: bool = False) -> None:
@@ -236,6 +252,9 @@ WAYS = [
     Way(name="`on_assign` sets 6", happens=partial(on_assign, offset=6)),
     Way(name="`on_assign` sets 2", happens=partial(on_assign, offset=2)),
     Way(name="`on_assign` sets 14", happens=partial(on_assign, offset=14), skipped="mn"),
+    Way(name="the same SIGKILL, then `on_assign` sets 12", happens=partial(crash_and_on_assign, offset=12)),
+    Way(name="the same SIGKILL, then `on_assign` sets 14", happens=partial(crash_and_on_assign, offset=14)),
+    Way(name="the offsets are deleted, then `on_assign` sets 6", happens=deleted_and_on_assign),
     Way(name="`seek()` to 6", happens=partial(seek, offset=6)),
     Way(name="`seek()` to 2", happens=partial(seek, offset=2)),
     Way(name="`seek()` to 14", happens=partial(seek, offset=14), skipped="mn"),

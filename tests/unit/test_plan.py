@@ -132,12 +132,21 @@ def test_a_history_that_begins_earlier_is_folded_anew() -> None:
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("earlier", False, 5, 45)
 
 
+def test_a_void_text_leaves_what_the_store_has_below_it() -> None:
+    """Whoever moved the group: the records below were completed here, and those from there on are asked for again."""
+    plan = plan_start(STORED, committed=45, low=45, era="a1")
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("rewound", False, STORED.low, 45)
+    assert plan.progress.since_ms is None
+    plan = plan_start(replace(STORED, done=()), committed=50, low=50, era="a1")
+    assert (plan.beginning, plan.keep, plan.progress.low) == ("resumed", True, STORED.low)
+
+
 def test_low_rises_inside_the_stretch() -> None:
     """Records before the new ``low`` are no longer taken for completed.
 
     Marks stay, and so does the knowledge after.
     """
-    plan = plan_start(STORED, committed=45, low=45)
+    plan = plan_start(STORED, committed=45, low=45, vouched=True)
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("jumped", True, 50, 50)
     assert (plan.progress.low, plan.progress.high, plan.progress.done) == (45, 50, STORED.done)
     assert plan.progress.since_ms is None
@@ -195,7 +204,9 @@ def test_no_plan_claims_more_than_the_group_and_the_store_know(
         assert stored is not None
         was_claimed = stored.low <= offset < stored.high or any(s <= offset < e for s, e in stored.done)
         assert was_claimed, "a completion that nobody recorded"
-    assert progress.low >= low, "the group vouches for nothing before its low"
+    is_own = stored is not None and stored.begun and low == committed <= stored.high
+    own = stored.low if stored is not None and is_own else low
+    assert progress.low >= min(low, own), "neither the group nor the store vouches for anything before that"
     assert max(progress.high, plan.replay_to) >= committed, (
         "the partition would deliver before it knows the tail"
     )

@@ -142,7 +142,7 @@ def test_who_wants_it_otherwise_begins_anew() -> None:
     memory = lived(cluster)
     forget_commits(cluster)
     machine = Machine(cluster, memory, without_commit="reset")
-    assert machine.handle_all() == [(offset, UNVERIFIED) for offset in range(6)]
+    assert machine.handle_all() == [(offset, FRESH) for offset in range(6)]
     machine.leave()
 
 
