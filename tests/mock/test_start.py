@@ -236,7 +236,7 @@ def test_a_store_says_where_to_begin_where_a_reset_would_raise(
         assert values(poll_quiet(consumer)) == ["c"]
     for chosen in ({"store": MemoryStore()}, {"recovery": Recovery(without_commit="reset")}):
         consumer = make("orders", config=strict, **chosen)
-        with pytest.raises(RecoveryError, match="auto.offset.reset=error"):
+        with pytest.raises(RecoveryError, match=r"auto\.offset\.reset=error"):
             poll_quiet(consumer)
         consumer.close()
 
