@@ -72,7 +72,7 @@ class GroupLife:
     def start(self, disk: str, offset: int = OFFSET_INVALID, **settings: Any) -> None:
         """Start the process on a disk; ``offset``: where the user's callback has it begin."""
         self.disks[disk].reopen()
-        chosen = {"impatient": False, "reset": "earliest", **self.settings, **settings}
+        chosen = {"impatient": False, "in_time": False, "reset": "earliest", **self.settings, **settings}
         self._member = Member(
             _WORLD, self.broker, GROUP, self.disks[disk], recent_marks=1_000, durability="record",
             tell=self._told, **chosen,

@@ -53,7 +53,8 @@ class Group:
         """Start a process on a disk."""
         disk.reopen()
         return Member(
-            WORLD, self.broker, "g", disk, recent_marks=1_000, durability="batch", impatient=False, tell=lambda *_: None
+            WORLD, self.broker, "g", disk, recent_marks=1_000, durability="batch", impatient=False, in_time=False,
+            tell=lambda *_: None,
         )  # fmt: skip
 
     def handle(self, member: Member) -> None:

@@ -123,7 +123,7 @@ class ModelClient(UndescribedClient):
     the clock that the histories turn.
     """
 
-    def __init__(self, broker: Broker, group: str, *, in_time: bool = False) -> None:
+    def __init__(self, broker: Broker, group: str, *, in_time: bool) -> None:
         self._broker, self._group, self._in_time = broker, group, in_time
         self.generations: dict[int, int] = {}
         self.positions: dict[int, int] = {}

@@ -119,7 +119,8 @@ class Life:
             self.members[seat] = Member(
                 world, self.broker, seat[0], disk, recent_marks=self.random.choice(world.recent_marks),
                 durability=self.random.choice(world.durability),
-                impatient=self.chance(world.impatience), tell=partial(self._told, seat),
+                impatient=self.chance(world.impatience),
+                in_time=self.chance(world.in_time), tell=partial(self._told, seat),
             )  # fmt: skip
         return self.members[seat]
 

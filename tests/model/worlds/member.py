@@ -51,7 +51,7 @@ class Member:
 
     def __init__(
         self, world: World, broker: Broker, group: str, disk: Disk, *,
-        recent_marks: int, durability: Durability, impatient: bool,
+        recent_marks: int, durability: Durability, impatient: bool, in_time: bool,
         tell: Callable[[Member, Told], None], reset: Reset = "earliest",
         history: History = "none",
     ) -> None:  # fmt: skip
@@ -72,7 +72,7 @@ class Member:
         )
         chosen = Recovery(history=history, timeout=0 if impatient else None, on_full_disk=world.on_full_disk)
         self.client, self.callback_errors = (
-            ModelClient(broker, group, in_time=world.orderly),
+            ModelClient(broker, group, in_time=in_time),
             CallbackErrors(),
         )
         self.session = Session(self.engine, self.client, settings, chosen, self.callback_errors)

@@ -22,8 +22,9 @@ class World:
     """One world. Numbers between 0 and 1 are chances, of each step or each record.
 
     ``hosts``: machines with a disk of their own, on each of which every group has a consumer; with ``one_disk``
-    there is one disk for all of them. ``parking`` is how many records of a partition may wait in memory (None: as
-    in production).
+    there is one disk for all of them. ``in_time``: of each process, that the coordinator takes the last commits of its
+    partitions; else their deadline has passed. ``parking`` is how many records of a partition may wait in memory (None:
+    as in production).
     """
 
     window: Window = BRIEFLY
@@ -52,6 +53,7 @@ class World:
     impatience: float = 0.0
     operators: float = 0.0
     seeks: float = 0.0
+    in_time: float = 0.5
     parking: int | None = None
 
     @property
@@ -138,7 +140,7 @@ WORLDS = {
         compared=Compared(reorder_depth=1, second=BRIEFLY, origins="AAB"),
     ),
     "operators": World(operators=0.03, fuses=0.02),
-    "seeks": World(seeks=0.06, crashes=0.0, poison=0.0),
+    "seeks": World(seeks=0.06, crashes=0.0, poison=0.0, in_time=1.0),
     "truncation": World(truncations=0.015, poison=0.0),
     "restored": World(backups=0.05, fuses=0.02),
     "restored-sources": World(backups=0.05, fuses=0.02, window=LONG, compared=Compared()),
