@@ -582,7 +582,7 @@ class Session:
 
     # --- a poll ------------------------------------------------------------------------------------------------------
 
-    def work(self, before_commits: Callable[[], None] | None = None) -> list[Coordinates]:
+    def work(self, before_commits: Callable[[], None] = lambda: None) -> list[Coordinates]:
         """Do the work that is due, for about 50 ms at most: recoveries, commits, pauses because of a backlog.
 
         ``before_commits`` is called when commits are due, and may move positions.
@@ -610,8 +610,7 @@ class Session:
                 self.commits.send_pending()
             if now >= self.next_commit_at:
                 self.next_commit_at = now + self._settings.commit_interval_s
-                if before_commits is not None:
-                    before_commits()
+                before_commits()
                 self.commits.completed(self.assigned.values(), asynchronous=True)
         except KafkaException as error:
             logger.warning("commit failed (%s); it is repeated with the next commit", error)

@@ -351,12 +351,24 @@ class Bridge:
 
     @staticmethod
     def _without_changed_logs(source: Source, batch: list[Any]) -> tuple[list[Any], dict[PartitionId, int]]:
-        """Return a batch without partitions whose log seems recreated or truncated, and the next offsets."""
+        """Return a batch without partitions whose log seems recreated or truncated, and the next offsets.
+
+        It seems so where offsets go back, behind the copied ones or inside the batch. Such a partition is read again,
+        so that a record which the client returned twice is copied once.
+        """
         partition_ids = [(message.topic(), message.partition()) for message in batch]
         offsets = offsets_of(batch)
         back = source.behind_copied(dict(zip(reversed(partition_ids), reversed(offsets), strict=True)))
+        lasts: dict[PartitionId, int] = {}
+        again: set[PartitionId] = set()
+        for partition_id, offset in zip(partition_ids, offsets, strict=True):
+            if offset <= lasts.get(partition_id, -1):
+                again.add(partition_id)
+            lasts[partition_id] = offset
+        for each in again:
+            lowest = min(offsets[row] for row, of in enumerate(partition_ids) if of == each)
+            back[each] = min(lowest, back.get(each, lowest))
         source.recheck(back)
-        lasts = dict(zip(partition_ids, offsets, strict=True))
         kept = (
             [
                 message

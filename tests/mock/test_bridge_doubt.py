@@ -49,3 +49,30 @@ def test_a_log_that_goes_back_is_copied_from_there(kafka: MockKafka, monkeypatch
     assert doubted == [{("pairs", 1): 4}]
     got = lying(kafka.bootstrap, "copies")
     assert (len(got), len({each.ident for each in got})) == (27, 21)
+
+
+def test_records_that_come_twice_in_a_batch_are_copied_once(
+    kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has returned a record twice for a partition that nobody moved: that partition is read again."""
+    kafka.create_topic("copies")
+    produce(kafka.bootstrap, "pairs", [Outgoing(value=b"%d" % n, partition=n % 2) for n in range(40)])
+
+    class Repeating(Consumer):
+        def consume(self, *arguments: Any, **named: Any) -> list[Any]:
+            came = super().consume(*arguments, **named)
+            if len(came) > 2 and not repeated:
+                repeated.extend(came[-2:])
+                came += came[-2:]
+            return came
+
+    repeated: list[Any] = []
+    monkeypatch.setattr(source, "Consumer", Repeating)
+    with Running(bridge(kafka.bootstrap, kafka.bootstrap, "pairs", rename="copies")) as made:
+        until(lambda: made.counters.copied >= 40)
+        produce(kafka.bootstrap, "pairs", [Outgoing(value=b"last %d" % n, partition=n) for n in (0, 1)])
+        until(lambda: made.counters.copied >= 42)
+    assert repeated
+    got = [each.value for each in lying(kafka.bootstrap, "copies")]
+    assert sorted(got) == sorted(set(got))
+    assert len(got) == 42

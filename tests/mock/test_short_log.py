@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from dedup_sdk import header
 from dedup_sdk._kafka import reader as reader_module
@@ -103,3 +104,28 @@ def test_a_log_that_ends_nowhere_is_waited_for(
         if caplog.text.count("no record arrived from offset 1") == 2:
             break
     assert offsets == [0]
+
+
+@pytest.mark.parametrize("few", [3, 1_000])
+def test_a_replay_reads_each_record_once(
+    kafka: MockKafka, send: Send, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """Also where the client returns some of them twice, in one fetch or in two: each counts once in a count window."""
+    send(*map(str, range(20)))
+
+    class Repeating(Consumer):
+        def consume(self, count: int, wait_s: float) -> list[Any]:
+            came = super().consume(min(count, few), wait_s)
+            records = [each for each in came if each.error() is None]
+            before, last[:] = last[:], records[-2:]
+            return [*before, *came, *records[-1:]]
+
+    last: list[Any] = []
+    monkeypatch.setattr(reader_module, "Consumer", Repeating)
+    readers = Readers(
+        client_settings({"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0})
+    )
+    opened = TailReader(readers, "orders", 0)
+    assert read(opened, 0, 20) == [*range(20)]
+    opened.close()
+    readers.close()
