@@ -43,6 +43,8 @@ PROBE_S = 5.0
 ANSWER_S: Final = 0.5
 """Seconds that a poll waits for a broker's answer, as long as brokers answer in time."""
 
+HAS_CLUSTER_ID: Final = hasattr(Consumer, "cluster_id")
+"""Before confluent-kafka 2.16 only the metadata say it."""
 _NO_ID: Final = str(Uuid(0, 0))
 _SILENT = frozenset({
     KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._DESTROY,  # noqa: SLF001
@@ -411,7 +413,8 @@ class Client:
         if self._cluster is None:
             with suppress(KafkaException):
                 # The client usually has it cached; a request could wait behind a fetch (see `wake`).
-                self._cluster = Consumer.cluster_id(self._consumer, timeout=0) or None
+                if HAS_CLUSTER_ID:
+                    self._cluster = Consumer.cluster_id(self._consumer, timeout=0) or None
         if self._cluster is None:
             metadata = Consumer.list_topics(self._consumer, "", timeout=self.readers.timeout_s)
             self._cluster = metadata.cluster_id or "unnamed"

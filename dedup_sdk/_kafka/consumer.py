@@ -39,7 +39,7 @@ from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assignment import warn_of_recovering
 from dedup_sdk._kafka.assignment_api import AssignmentApi
-from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client_errors import handle_error
 from dedup_sdk._kafka.closing import ClientEnd, keep_from_children, leave_group, stopped_by
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
@@ -631,6 +631,8 @@ class DedupConsumer(Consumer):
 
     def cluster_id(self, timeout: float = -1) -> str:
         """Return the cluster's ID, as the plain client does. From any thread."""
+        if not HAS_CLUSTER_ID:
+            return str(self.list_topics("", timeout).cluster_id)
         return self._ask(Consumer.cluster_id, timeout=timeout)
 
     def _ask(self, question: Callable[..., _T], *arguments: Any, timeout: float) -> _T:
