@@ -84,17 +84,21 @@ log = logging.getLogger(__name__)
 
 
 class OpenFiles:
-    """A budget of open sorted files: at most ``total()``, and `MIN_OPEN_FILES` per database. Thread-safe."""
+    """A budget of open sorted files: at most ``total``, and `MIN_OPEN_FILES` per database. Thread-safe."""
 
-    def __init__(self, total: Callable[[], int]) -> None:
+    def __init__(self, total: int) -> None:
         self._total = total
         self._given = 0
         self._lock = Lock()
 
+    def resize(self, total: int) -> None:
+        """Set the total."""
+        self._total = total
+
     def take(self) -> int:
         """Return the number of files for a database that opens now; return it with `give_back`."""
         with self._lock:
-            share = min(MAX_OPEN_FILES, max(MIN_OPEN_FILES, (self._total() - self._given) // _REST_DIVISOR))
+            share = min(MAX_OPEN_FILES, max(MIN_OPEN_FILES, (self._total - self._given) // _REST_DIVISOR))
             self._given += share
             return share
 
@@ -121,6 +125,7 @@ def raise_file_limit() -> None:
     except (OSError, ValueError):
         # A sandbox may forbid it; then the limit stays.
         return
+    OPEN_FILES.resize(most // _LIMIT_DIVISOR)
     log.info(
         "this process may open %s files now, before %s: the soft limit was raised to the hard one (ulimit -Hn)",
         f"{most:,}", f"{soft:,}",
@@ -129,9 +134,11 @@ def raise_file_limit() -> None:
 
 def refuse_last_files(folder: Path) -> None:
     """Raise `StoreUnavailableError` if the database in ``folder`` would take the last files of this process."""
-    limit = process_limit()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return
     try:
-        count = sum(1 for _ in Path("/dev/fd").iterdir())
+        count = len(list(Path("/dev/fd").iterdir()))
     except OSError as error:
         if error.errno != errno.EMFILE:
             # Not every container has /dev/fd; then RocksDB finds out.
@@ -149,7 +156,7 @@ _MORE_FILES: Final = (
     "fewer partitions: each takes 8 files and more"
 )
 
-OPEN_FILES: Final = OpenFiles(lambda: process_limit() // _LIMIT_DIVISOR)
+OPEN_FILES: Final = OpenFiles(process_limit() // _LIMIT_DIVISOR)
 """The budget of this process."""
 
 

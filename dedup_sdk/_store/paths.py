@@ -163,19 +163,22 @@ def find_foreign(folder: Path) -> Path | None:
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         # A disk that failed is waited for.
         return None
-    if not _may(folder, os.R_OK | os.W_OK | os.X_OK):
+    if not os.access(folder, _USE, effective_ids=_BY_EFFECTIVE):
         return folder
     for path in folder.rglob("*"):
         # RocksDB replaces files and appends to none; it locks one, and the store goes on with those of the filters.
-        is_changed = path.name == "LOCK" or path.parent != folder
-        needed = os.R_OK | (os.W_OK if is_changed else 0)
-        if not _may(path, needed) and path.exists():
+        needed = os.R_OK | os.W_OK if path.name == "LOCK" or path.parent != folder else os.R_OK
+        if not os.access(path, needed, effective_ids=_BY_EFFECTIVE) and path.exists():
             return path
     return None
 
 
-def _may(path: Path, needed: int) -> bool:
-    return os.access(path, needed, effective_ids=os.access in os.supports_effective_ids)
+_USE: Final = os.R_OK | os.W_OK | os.X_OK
+_BY_EFFECTIVE: Final = os.access in os.supports_effective_ids
+
+
+def _may_use(folder: Path) -> bool:
+    return os.access(folder, _USE, effective_ids=_BY_EFFECTIVE)
 
 
 def try_folder(root: Path, group: str) -> None:
@@ -212,12 +215,12 @@ def _foreign_store(root: Path, group: str) -> Path | None:
     Folders of other clusters may be another user's, as long as one is usable: the cluster is not known yet.
     """
     clusters = [path for path in root.iterdir() if path.is_dir() and _is_ours(path.name)]
-    usable = [path for path in clusters if _may(path, os.R_OK | os.W_OK | os.X_OK)]
+    usable = [path for path in clusters if _may_use(path)]
     if not usable:
         return next(iter(clusters), None)
     for of_group in (path / escape(group) for path in usable):
         for path in (of_group, *_folders(of_group)):
-            if path.exists() and not _may(path, os.R_OK | os.W_OK | os.X_OK):
+            if path.exists() and not _may_use(path):
                 return path
             for partition in _folders(path) if path != of_group else ():
                 if _is_partition(partition.name) and (foreign := find_foreign(partition)) is not None:
@@ -226,7 +229,7 @@ def _foreign_store(root: Path, group: str) -> Path | None:
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir()) if _may(path, os.R_OK | os.X_OK) else []
+    return sorted(each for each in path.iterdir() if each.is_dir()) if _may_use(path) else []
 
 
 def make_files_private(folder: Path) -> None:

@@ -34,7 +34,7 @@ def open_below(root: Path) -> list[str]:
 
 def test_the_files_of_a_process_are_shared_out() -> None:
     """The first databases get many, later ones fewer, all of them enough; those given back can be had again."""
-    files = OpenFiles(lambda: 2_000)
+    files = OpenFiles(2_000)
     shares = [files.take() for _ in range(200)]
     assert shares[0] == MAX_OPEN_FILES
     assert shares == sorted(shares, reverse=True)
@@ -48,7 +48,7 @@ def test_the_files_of_a_process_are_shared_out() -> None:
 @pytest.mark.slow
 def test_two_hundred_partitions_stay_under_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds its share of sorted files open and a handful of others, however many it has; closed ones hold none."""
-    files = OpenFiles(lambda: MIN_OPEN_FILES)
+    files = OpenFiles(MIN_OPEN_FILES)
     monkeypatch.setattr(rocks, "OPEN_FILES", files)
     store = RocksStore(tmp_path, generation_marks=1, block_cache_bytes=1)
     crowded = store.open(dataclasses.replace(IDENTITY, partition=1_000), Window(days=1))
