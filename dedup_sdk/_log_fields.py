@@ -37,6 +37,7 @@ EVENTS: Final[dict[str, dict[str, str]]] = {
         "commit failed": "commit-failed",
     },
     "_kafka/assignment_api.py": {"no message can come": "not-subscribed"},
+    "_kafka/framed_keys.py": {"%s: the keys begin with a schema's ID": "framed-keys"},
     "_kafka/missing_ids.py": {
         "%s: %d of %d records have no ID": "records-without-id",
         "%s has no ID by %s: %s raised": "id-function-raised",

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from itertools import chain, compress, repeat
@@ -45,12 +45,13 @@ from dedup_sdk._kafka.guards import ClientLock
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._marks import Int64s
 from dedup_sdk._observe import Counters
-from dedup_sdk._strategy import LastId
+from dedup_sdk._strategy import LastId, Strategy
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
-from dedup_sdk.ids._columns import FailedCall, ReadOnce
+from dedup_sdk.ids._columns import ReadOnce
 
 if TYPE_CHECKING:
+    from dedup_sdk._kafka.framed_keys import FramedKeys
     from dedup_sdk._kafka.missing_ids import MissingIds
 
 T = TypeVar("T")
@@ -287,6 +288,19 @@ class Classified(NamedTuple):
     doubted: frozenset[tuple[str, int]] = frozenset()
 
 
+def _framed_keys(strategy: Strategy) -> FramedKeys | None:
+    """Return who looks for schemas' IDs in keys, None where no key is an ID."""
+    specs = [strategy.id]
+    if isinstance(strategy, LastId) and strategy.source is not None:
+        specs.append(strategy.source)
+    if not any("key" in spec.needs for spec in specs):
+        return None
+    from dedup_sdk._kafka.framed_keys import FramedKeys
+
+    found = FramedKeys(specs)
+    return None if found.is_over else found
+
+
 class BatchClassifier:
     """Judges batches of messages; if ``observing``, nothing is hidden."""
 
@@ -299,6 +313,7 @@ class BatchClassifier:
         self._fail = engine.strategy.on_missing_id == "fail"
         self._missing_ids: MissingIds | None = None
         """There since the first record without an ID."""
+        self._framed_keys = _framed_keys(engine.strategy)
 
     def classify(self, batch: list[Any], ids: Ids | None = None) -> Classified:
         """Judge messages, no events. Those of partitions that do not deliver now are dropped: they come again.
@@ -310,8 +325,9 @@ class BatchClassifier:
         offsets: list[int] = list(map(_offset, batch))
         topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
         count = len(batch)
-        if ids.missing or fields.failures or (self._missing_ids is not None and self._missing_ids.counting):
-            self._note_missing(topics, batch, ids, fields.failures)
+        is_counting = self._missing_ids is not None and self._missing_ids.counting
+        if ids.missing or fields.failures or is_counting or self._framed_keys is not None:
+            self._watch_ids(topics, batch, ids, fields)
         one = partitions.count(partitions[0]) == count and topics.count(topics[0]) == count
         runs = [_Run(topics[0], partitions[0], slice(0, count))] if one else _runs(topics, partitions)
         if self._fail and ids.missing and (lacking := self._lacking(batch, ids)) is not None:
@@ -383,16 +399,20 @@ class BatchClassifier:
             )  # fmt: skip
         return first
 
-    def _note_missing(
-        self, topics: list[str], batch: list[Any], ids: Ids, failures: Mapping[str, FailedCall]
-    ) -> None:
-        if self._missing_ids is None:
+    def _watch_ids(self, topics: list[str], batch: list[Any], ids: Ids, fields: ReadOnce) -> None:
+        """Warn of an ID spec that does not fit the records."""
+        if self._framed_keys is not None:
+            self._framed_keys.note(topics[0], fields.keys())
+            if self._framed_keys.is_over:
+                self._framed_keys = None
+        if self._missing_ids is None and (ids.missing or fields.failures):
             from dedup_sdk._kafka.missing_ids import MissingIds
 
             strategy = self._engine.strategy
             source = strategy.source if isinstance(strategy, LastId) else None
             self._missing_ids = MissingIds(strategy.id, strategy.window_of, source=source)
-        self._missing_ids.note(topics, batch, ids, failures)
+        if self._missing_ids is not None:
+            self._missing_ids.note(topics, batch, ids, fields.failures)
 
     def warn_of_missing_ids(self, ending: Collection[Coordinates] = ()) -> None:
         """Warn of topics whose records have no IDs, if enough came in a minute, or partitions are ``ending``."""

@@ -8,6 +8,7 @@ text                        ID                                                  
 =========================== ============================================================== ======================
 header:NAME                 value of the last header of that name (case-sensitive)         absent, null
 key                         key                                                            null
+unframed-key                key behind a schema registry's framing (5 bytes)               null, without framing
 json:/POINTER               string or signed 64-bit integer in the value (RFC 6901)        anything else
 cloudevents                 ``id`` and ``source`` of an event: in headers ``ce_id`` and    absent, null, empty
                             ``ce_source`` (case-insensitive), or members of the value
@@ -21,7 +22,19 @@ counts as no ID.
 """
 
 from dedup_sdk.ids._columns import MAX_ID_BYTES, Fields, Ids, RecordFields, digest_one, digest_parts
-from dedup_sdk.ids._spec import IdSpec, Leaf, cloudevents, function, header, id_spec, json, key, py, value
+from dedup_sdk.ids._spec import (
+    IdSpec,
+    Leaf,
+    cloudevents,
+    function,
+    header,
+    id_spec,
+    json,
+    key,
+    py,
+    unframed_key,
+    value,
+)
 
 __all__ = [
     "MAX_ID_BYTES",
@@ -39,5 +52,6 @@ __all__ = [
     "json",
     "key",
     "py",
+    "unframed_key",
     "value",
 ]

@@ -3,7 +3,8 @@
 A text is made of parts, joined by ``+``:
 
     spec  = part *( "+" part )
-    part  = "header:" NAME | "key" | "json:" POINTER | "cloudevents" | "value" | "py:" MODULE ":" CALLABLE "@" VERSION
+    part  = "header:" NAME | "key" | "unframed-key" | "json:" POINTER | "cloudevents" | "value"
+          | "py:" MODULE ":" CALLABLE "@" VERSION
 
 In an argument ``%XX`` is a byte of its UTF-8 form, so that a literal ``+`` is written ``%2B`` and a literal ``%`` is
 ``%25``; all else stands for itself. Blanks around a part do not count. The canonical text also escapes what is blank,
@@ -24,7 +25,7 @@ import string
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol, TypeGuard
 from urllib.parse import quote, unquote
 
 from dedup_sdk._checks import unfit_arguments
@@ -58,14 +59,17 @@ _ATTRIBUTES: Final = {"ce_id": "id", "ce_source": "source"}
 """The attributes that identify an event: header and member."""
 _STRUCTURED: Final = b"application/cloudevents+json"
 
-Kind = Literal["header", "cloudevents", "key", "value", "json", "py", "function"]
+Kind = Literal["header", "cloudevents", "key", "unframed-key", "value", "json", "py", "function"]
+
+FRAMING_BYTES: Final = 5
+"""What the serializer of a schema registry writes in front: a zero byte, and the schema's ID, 4 bytes big-endian."""
 
 
 class Leaf(NamedTuple):
     """One column of bytes of an ID, as data, from which a Spark column expression is built.
 
     ``argument`` is a header's name (of several the last counts), an event's attribute, a JSON pointer, or
-    ``module:callable@version``; empty for ``key`` and ``value``.
+    ``module:callable@version``; empty for ``key``, ``unframed-key`` and ``value``.
     """
 
     kind: Kind
@@ -176,6 +180,36 @@ class FieldPart:
     def columns(self, fields: ReadOnce) -> Sequence[Column]:
         """Return the keys or the values."""
         return (Column(fields.keys() if self.name == "key" else fields.values()),)
+
+
+@dataclass(frozen=True, slots=True)
+class UnframedKeyPart:
+    """The record's key behind the framing of a schema registry, so that the ID does not change with the schema.
+
+    A key without the framing has no ID: to cut a key of other bytes could make one ID of two.
+    """
+
+    argument: str = field(default="", init=False)
+    name: str = field(default="unframed-key", init=False)
+    needs: tuple[Need, ...] = field(default=("key",), init=False)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The key without the framing."""
+        return (Leaf("unframed-key"),)
+
+    def columns(self, fields: ReadOnce) -> Sequence[Column]:
+        """Return what follows the framing of each key."""
+        keys = fields.keys()
+        reasons = {
+            row: "malformed" for row, each in enumerate(keys) if each is not None and not is_framed(each)
+        }
+        return (Column([each[FRAMING_BYTES:] if is_framed(each) else None for each in keys], reasons),)
+
+
+def is_framed(content: bytes | None) -> TypeGuard[bytes]:
+    """Whether a key or a value may begin with the framing of a schema registry."""
+    return content is not None and len(content) > FRAMING_BYTES and not content[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,13 +383,14 @@ def _import(argument: object, path: object) -> Callable[[Record], object]:
 # --- the text of a spec, and its builders
 
 FORMS = (
-    "header:NAME, key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE@VERSION; "
+    "header:NAME, key, unframed-key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE@VERSION; "
     "join several by + (a literal + is %2B)"
 )
 
 _WITH_ARGUMENT: dict[str, Callable[[str], Part]] = {"header": HeaderPart, "json": JsonPart, "py": PyPart}
 _ALONE: dict[str, Callable[[], Part]] = {
     "key": partial(FieldPart, "key"),
+    "unframed-key": UnframedKeyPart,
     "cloudevents": CloudEventsPart,
     "value": partial(FieldPart, "value"),
 }
@@ -522,6 +557,14 @@ def header(name: str) -> IdSpec:
 def key() -> IdSpec:
     """Return the spec of the record's key; an empty key is an ID, null is none."""
     return IdSpec((FieldPart("key"),))
+
+
+def unframed_key() -> IdSpec:
+    """Return the spec of the record's key without the five bytes that a schema registry's serializer puts in front.
+
+    They name the schema, so that with `key` each new schema makes other IDs. A key without them has no ID.
+    """
+    return IdSpec((UnframedKeyPart(),))
 
 
 def json(pointer: str) -> IdSpec:

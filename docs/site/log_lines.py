@@ -104,6 +104,10 @@ LINES: Final[dict[str, list[Line]]] = {
             "The program asks for messages before it chose a topic. Call `subscribe()` or `assign()` first.",
         ),
         Line(
+            "_kafka/framed_keys.py", "%s: the keys begin with a schema's ID",
+            "Use `unframed-key` as the [ID](schema-registry.md): the key without the schema's ID.",
+        ),
+        Line(
             "_kafka/missing_ids.py", "%s: %d of %d records have no ID",
             "The ID spec does not fit the topic, so its duplicates are handled. The end of the line has what is known "
             "of these records, e.g. their headers: correct the spec, or the producer "

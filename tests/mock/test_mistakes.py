@@ -102,7 +102,7 @@ class AsyncHandler:
 
 
 lookup, recovery, window = untyped(Lookup), untyped(Recovery), untyped(Window)
-FORMS = "write header:NAME, key, json:/POINTER"
+FORMS = "write header:NAME, key, unframed-key, json:/POINTER"
 WINDOWS = "write e.g. 7d, 1h30m"
 
 CONFIGURATION = {

@@ -54,7 +54,20 @@ few_names = st.sampled_from(
 )
 some_bytes = st.one_of(
     st.none(),
-    st.sampled_from([b"", b"a", b"\x00", b"\xff5", b'{"id": "a"}', b'{"id": 5}', b"x" * 55, b"x" * 56]),
+    st.sampled_from(
+        [
+            b"",
+            b"a",
+            b"\x00",
+            b"\x00\x00\x00\x00\x07",
+            b"\x00\x00\x00\x00\x07a",
+            b"\xff5",
+            b'{"id": "a"}',
+            b'{"id": 5}',
+            b"x" * 55,
+            b"x" * 56,
+        ]
+    ),
     st.sampled_from(
         [
             EVENT,
@@ -76,7 +89,9 @@ records = st.builds(
     Record, st.just("t"), st.just(0), st.integers(0, 9), st.just(-1), some_bytes, some_bytes, headers
 )
 judged_specs = st.lists(
-    st.sampled_from(["header:id", "header:other", "key", "value", "cloudevents"]).map(id_spec),
+    st.sampled_from(["header:id", "header:other", "key", "unframed-key", "value", "cloudevents"]).map(
+        id_spec
+    ),
     min_size=1,
     max_size=3,
 ).map(_sum)
@@ -161,6 +176,13 @@ def _part(name: str, record: Record) -> list[tuple[bytes | None, str]]:
             return [_attribute(record.value, each) for each in ("id", "source")]
         pair = [_last(record.headers, each, ignore_case=True) for each in ("ce_id", "ce_source")]
         return [(value or None, "empty" if value == b"" else "absent") for value in pair]
+    if name == "unframed-key":
+        framed = record.key is not None and len(record.key) >= 6 and record.key.startswith(b"\0")
+        return [
+            (record.key[5:], "")
+            if framed and record.key
+            else (None, "malformed" if record.key is not None else "absent")
+        ]
     value = {"key": record.key, "value": record.value}.get(name) if ":" not in name else None
     if name.startswith("header:"):
         value = _last(record.headers, name.removeprefix("header:"))

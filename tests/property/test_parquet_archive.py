@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from spark_backfill.runs import Block
 
 BASE_MS = 1_700_000_000_000
-SPECS = ("header:id", "key", "value", "cloudevents", "key+header:id", "json:/id")
+SPECS = ("header:id", "key", "unframed-key", "value", "cloudevents", "key+header:id", "json:/id")
 
 some_bytes = st.one_of(st.none(), st.sampled_from([b"", b"a", b'{"id":7}']), st.binary(max_size=9))
 names = st.sampled_from(["id", "ce_id", "ce_source", "", "größe"])

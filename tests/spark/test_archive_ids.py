@@ -28,7 +28,7 @@ Content = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 pytestmark = pytest.mark.spark
 SPECS = (
-    "header:id", "key", "value", "cloudevents", "json:/id", "json:/id+key", "header:id+json:/id",
+    "header:id", "key", "unframed-key", "value", "cloudevents", "json:/id", "json:/id+key", "header:id+json:/id",
     "py:tests.spark.test_archive_ids:of_all@1",
 )  # fmt: skip
 BASE64 = "timestamp=ts:ms,key=key:base64,value=value:base64,headers=headers:base64"

@@ -43,7 +43,8 @@ _NAMES = [
 ]
 _EVENT = b"application/cloudevents+json"
 _BYTES = [
-    None, b"", b"a", b"ab", b"\x00", b"\xff\xfe", b"b" * 55, b"c" * 56, "größe".encode(), _LIMIT, _LIMIT + b"x",
+    None, b"", b"a", b"ab", b"\x00", b"\0\0\0\0\7a", b"\0\0\0\1\7bc",
+    b"\0\0\0\0\7" + b"d" * 60, b"\xff\xfe", b"b" * 55, b"c" * 56, "größe".encode(), _LIMIT, _LIMIT + b"x",
     b"y" * 40_000, _EVENT, _EVENT + b"; charset=UTF-8", b" Application/CloudEvents+JSON ", _EVENT + b"x",
 ]  # fmt: skip
 _SHORT = [*_BYTES[:9], *_BYTES[-4:]]
@@ -134,6 +135,7 @@ def digested(frame: DataFrame, text: str, group: str | None = None) -> DataFrame
         "key",
         "value",
         "cloudevents",
+        "unframed-key",
         "header:dedup-id+key",
         "key+header:dedup-id",
         "key+value+header:trace",

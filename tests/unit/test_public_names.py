@@ -79,6 +79,7 @@ PUBLIC = {
         "json",
         "key",
         "py",
+        "unframed_key",
         "value",
     ],
     "dedup_sdk.producer": [

@@ -90,7 +90,9 @@ def test_reason_of_a_join_is_its_first_gap() -> None:
     assert id_spec("key+json:/id").digests(RecordFields([record])).missing == {0: "absent"}
 
 
-@pytest.mark.parametrize("spec", ["header:id", "key", "value", "json:/id", "cloudevents", "key+value"])
+@pytest.mark.parametrize(
+    "spec", ["header:id", "key", "unframed-key", "value", "json:/id", "cloudevents", "key+value"]
+)
 def test_no_records(spec: str) -> None:
     """An empty batch has no IDs and nothing missing."""
     assert id_spec(spec).digests(RecordFields([])) == ([], {})

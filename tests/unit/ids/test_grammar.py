@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ("key", ids.key()),
         ("value", ids.value()),
         ("cloudevents", ids.cloudevents()),
+        ("unframed-key", ids.unframed_key()),
         ("json:/order/id", ids.json("/order/id")),
         ("json:/a~1b/m~0n/", ids.json("/a~1b/m~0n/")),
         ("py:tests.unit.ids.callables:answer@2", ids.py("tests.unit.ids.callables:answer", version="2")),
