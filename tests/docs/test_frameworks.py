@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from confluent_kafka import Message
+
 PAGE = ROOT / "docs" / "frameworks.md"
 ONCE = sorted(set(SENT))
 
@@ -91,6 +93,21 @@ def test_the_command_of_django_handles_each_message_once_until_sigterm(stage: St
         django.setup()
     call_command("charge_orders")
     assert sorted(sys.modules["shop.billing"].handled) == ONCE
+
+
+def test_the_loop_of_asyncio_handles_each_message_once_until_sigterm(stage: Stage) -> None:
+    """The loop of the page polls in a thread, and ends in order when SIGTERM comes."""
+    handled: list[str] = []
+
+    def charge(message: Message) -> None:
+        handled.append((message.value() or b"").decode())
+        if handled[-1] == SENT[-1]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    example = stage.examples(PAGE)[3]
+    stage.namespace["charge"] = charge
+    example.evaluate()
+    assert sorted(handled) == ONCE
 
 
 def test_celery_gets_one_task_for_each_message(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
