@@ -36,9 +36,9 @@ import pytest
 os.environ.setdefault("DEDUP_CACHE", str(Path(__file__).parents[1] / ".cache" / "dedup"))
 
 from tests.support.brokers import Broker, NoBrokerError, real_broker
+from tests.support.fresh_seeds import FreshSeeds
 from tests.support.kafka_container import engine_trouble
 from tests.support.producing import Outgoing, produce
-from tests.support.fresh_seeds import FreshSeeds
 from tests.support.repeating import Failures
 from tests.support.strictness import Strictness, nothing_may_be_skipped
 

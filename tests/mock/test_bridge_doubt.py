@@ -73,6 +73,6 @@ def test_records_that_come_twice_in_a_batch_are_copied_once(
         produce(kafka.bootstrap, "pairs", [Outgoing(value=b"last %d" % n, partition=n) for n in (0, 1)])
         until(lambda: made.counters.copied >= 42)
     assert repeated
-    got = [each.value for each in lying(kafka.bootstrap, "copies")]
+    got = [each.value or b"" for each in lying(kafka.bootstrap, "copies")]
     assert sorted(got) == sorted(set(got))
     assert len(got) == 42

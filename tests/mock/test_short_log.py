@@ -114,8 +114,8 @@ def test_a_replay_reads_each_record_once(
     send(*map(str, range(20)))
 
     class Repeating(Consumer):
-        def consume(self, count: int, wait_s: float) -> list[Any]:
-            came = super().consume(min(count, few), wait_s)
+        def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
+            came = super().consume(min(num_messages, few), timeout)
             records = [each for each in came if each.error() is None]
             before, last[:] = last[:], records[-2:]
             return [*before, *came, *records[-1:]]

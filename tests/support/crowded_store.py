@@ -40,6 +40,7 @@ def main(bootstrap: str, topic: str, partitions: int, store: str, soft: int, har
     config = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
     with DedupConsumer(config, dedup=Lookup(id="header:dedup-id", window="7d"), store=store) as consumer:
         consumer.subscribe([topic])
+        active = waiting = 0
         until = time.monotonic() + LONGEST_S
         while time.monotonic() < until:
             consumer.poll(0.1)

@@ -182,6 +182,7 @@ def test_the_nearest_ranges_stay_where_not_all_have_room() -> None:
     assert found is not None
     assert found.ranges == ranges[: len(found.ranges)]
     assert len(found.encode(0)) <= 200
+    assert found.witness is not None
     assert found.witness.offset == found.ranges[-1][1] - 1
     longer = CompletedAbove(
         ranges[: len(found.ranges) + 3], witness_of(ranges[len(found.ranges) + 2][1] - 1) or found.witness
