@@ -437,8 +437,9 @@ class Assigned:
 
     def commit_of(self, partition: Partition, offset: int) -> TopicPartition:
         """Return the commit, with its text, of an offset that is not above the partition's watermark."""
-        text = self.metadata(partition, offset).text(offset)
-        return TopicPartition(self.topic, self.partition, offset, text)
+        metadata = self.metadata(partition, offset)
+        epoch = -1 if metadata.epoch is None else metadata.epoch
+        return TopicPartition(self.topic, self.partition, offset, metadata.text(offset), epoch)
 
     def metadata(self, partition: Partition, offset: int) -> CommitMetadata:
         """Return the metadata of a commit of an offset."""

@@ -485,7 +485,15 @@ class AssignmentApi:
             self._lock.check_open()
             if not self._interruption.happened:
                 self._fetcher.pass_holes()
-            return [TopicPartition(tp.topic, tp.partition, self._position(tp)) for tp in partitions]
+            return [
+                TopicPartition(tp.topic, tp.partition, self._position(tp), leader_epoch=self._epoch(tp))
+                for tp in partitions
+            ]
+
+    def _epoch(self, tp: TopicPartition) -> int:
+        """Return the highest leader epoch of the records that came, -1 where none is known."""
+        partition = self._delivery.partition_of(tp.topic, tp.partition)
+        return -1 if partition is None or partition.flight.epoch is None else partition.flight.epoch
 
     def _position(self, tp: TopicPartition) -> int:
         waiting = self._delivery.first_waiting(tp.topic, tp.partition)

@@ -173,8 +173,9 @@ class Commits:
             start = assigned.start
             if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
                 return None
-            text = start.metadata.text(start.offset)
-            return TopicPartition(assigned.topic, assigned.partition, start.offset, text)
+            text, epoch = start.metadata.text(start.offset), start.leader_epoch
+            at = (assigned.topic, assigned.partition, start.offset, text)
+            return TopicPartition(*at, -1 if epoch is None else epoch)
         prefix = _completed_prefix(assigned)
         try:
             self.completed([assigned], asynchronous=True)

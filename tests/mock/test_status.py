@@ -121,9 +121,9 @@ def test_completing_by_asking_for_more_is_never_uncompleted(
     monkeypatch.setattr(assignment, "MANY", 5)
     work, looks, seen = session.Session.work, list[int](), list[tuple[str, ...]]()
 
-    def counted(self: session.Session) -> Any:
+    def counted(self: session.Session, **given: Any) -> Any:
         looks.append(1)
-        return work(self)
+        return work(self, **given)
 
     def until(condition: Callable[[], bool]) -> None:
         ends = time.monotonic() + PATIENCE_S
