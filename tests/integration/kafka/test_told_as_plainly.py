@@ -30,8 +30,8 @@ MEANT: Final = frozenset(re.findall(r"`([\w.]+)`", " ".join(_ROWS)))
 """The fields in which ours differs: the page has the reasons."""
 OF_THE_MOMENT: Final = {
     "ts", "time", "age", "name", "replyq", "msg_cnt", "msg_size", "tx", "tx_bytes", "rx", "rx_bytes", "rxmsg_bytes",
-    "rxmsgs", "rxbytes", "fetchq_cnt", "fetchq_size", "fetch_state", "metadata_age", "stateage", "rebalance_age",
-    "rebalance_cnt", "rebalance_reason", "msgs", "rtt", "metadata_cache_cnt", "acked_msgid",
+    "rxmsgs", "rxbytes", "rx_ver_drops", "fetchq_cnt", "fetchq_size", "fetch_state", "metadata_age", "stateage",
+    "rebalance_age", "rebalance_cnt", "rebalance_reason", "msgs", "rtt", "metadata_cache_cnt", "acked_msgid",
 }  # fmt: skip
 """Fields of the statistics that are times, volumes and states of the moment."""
 
