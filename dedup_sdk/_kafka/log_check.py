@@ -83,8 +83,10 @@ def start_in_the_log(
             )
         common = first if same_until is None else same_until
     else:
+        # If no later epoch began, other records in the places of lost ones have the same: a restored broker's.
+        compared_from = None if short and same_until == end else same_until
         common = yield from _common_end(
-            partition, loaded, engine, client, first=first, end=min(end, known), same_until=same_until,
+            partition, loaded, engine, client, first=first, end=min(end, known), same_until=compared_from,
             contradicted_at=None if start.log_change is None else start.log_change.contradicted_at,
         )  # fmt: skip
         partition.begin_with(_cut_back(partition, loaded, common))

@@ -55,6 +55,12 @@ def test_a_file_of_late_records_leaves_before_older_files(seed: int) -> None:
     assert Life(world, seed).run() == "ok"
 
 
+@pytest.mark.parametrize("seed", [80, 102, 169])
+def test_a_restored_log_is_compared_also_where_its_epoch_is_the_same(seed: int) -> None:
+    """It is shorter than what a store has completed, and other records are in the places of those that it lost."""
+    assert Life(WORLDS["restored"], seed).run() == "ok"
+
+
 @pytest.mark.parametrize("name", ["crashes", "rings", "full-disk"])
 def test_no_world_breaks_a_promise_on_rocksdb(name: str, tmp_path: Path) -> None:
     """The store on a disk keeps the same as the one in memory."""
