@@ -1,19 +1,23 @@
-"""Resets and deletions of a group's offsets between lives that end in order or by a kill, on two hosts."""
+"""Resets and deletions of a group's offsets between random lives, on two hosts.
+
+The lives end in order or by a kill; in between they complete messages in any way, seek, place their partition by a
+callback, and are struck by a signal that raises once.
+"""
 
 from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.support.consuming import PATIENCE_S
+from tests.support.set_back_member import Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +31,16 @@ _AGAIN_S = 0.2
 
 @dataclass
 class Judge:
-    """What must be handled, by a list: the log's IDs, what was handled, and where a tool has set the group."""
+    """What must be handled, and what may come again, by a list: the log's IDs, what was handled, where the group is.
+
+    A message that was handled, and counts, may come again once
+
+    - if it was not committed when a life was killed, or when a fault struck it;
+    - if a seek, or a callback that places the partition, asked for it;
+    - if the group's commits were deleted: a host without a store begins anew.
+
+    Where a tool has set the group, what lies from there on does not count any more: it must come again.
+    """
 
     idents: list[str] = field(default_factory=list)
     ever: set[int] = field(default_factory=set)
@@ -36,11 +49,21 @@ class Judge:
     passed: set[int] = field(default_factory=set)
     """Passed over by choice."""
     ever_passed: set[int] = field(default_factory=set)
+    again: set[int] = field(default_factory=set)
+    """Handled, and allowed to come again once."""
+    doubled: list[int] = field(default_factory=list)
 
-    def handled(self, offsets: list[int]) -> None:
+    def handled(self, offset: int) -> None:
         """Note what a life has handled."""
-        self.ever.update(offsets)
-        self.counts.update(offsets)
+        if offset in self.counts and offset not in self.again:
+            self.doubled.append(offset)
+        self.again.discard(offset)
+        self.ever.add(offset)
+        self.counts.add(offset)
+
+    def back(self, offset: int) -> None:
+        """Note that messages from an offset on may come again."""
+        self.again |= {each for each in self.counts if each >= offset}
 
     def set_to(self, offset: int) -> None:
         """Note that a tool has set the group: nobody misses earlier records, all others must be handled again."""
@@ -51,6 +74,7 @@ class Judge:
     def deleted(self) -> None:
         """Note that the group's offsets are gone: nobody knows of a move any more."""
         self.counts, self.passed = set(self.ever), set(self.ever_passed)
+        self.back(0)
 
     def lost(self) -> list[int]:
         """Return the offsets of records that nobody handled, though no earlier record of their ID was."""
@@ -66,11 +90,13 @@ class Judge:
 
 @dataclass
 class Lives:
-    """Lives of one group in a world; ``rule`` breaks one (`tests.support.set_back_member`)."""
+    """Lives of one group in a world; ``rule`` breaks one (`tests.support.set_back_member.Life`)."""
 
     world: World
     rule: str = ""
     judge: Judge = field(default_factory=Judge)
+    told: list[str] = field(default_factory=list)
+    """What happened, for the report of a failure."""
 
     def __post_init__(self) -> None:
         """Connect."""
@@ -78,21 +104,28 @@ class Lives:
 
     def send(self, *idents: str) -> None:
         """Send records."""
+        self.told.append(f"sent {len(self.judge.idents)} to {len(self.judge.idents) + len(idents) - 1}")
         self.judge.idents += idents
         self.world.send(*idents)
 
-    def live(self, disk: str, count: int, end: str, commit_ms: int = 100) -> None:
+    def live(self, disk: str, count: int, end: Literal["leave", "kill"], **more: Any) -> None:
         """Have a member handle at most so many messages on a host."""
-        arguments = [
-            self.world.bootstrap, self.world.group, self.world.topic, str(self.world.disk(disk)),
-            str(count), end, str(commit_ms), *([self.rule] if self.rule else []),
-        ]  # fmt: skip
-        ended = subprocess.run(
-            [sys.executable, "-m", "tests.support.set_back_member", *arguments],
-            check=False, capture_output=True, text=True, timeout=PATIENCE_S,
+        life = Life(
+            bootstrap=self.world.bootstrap, group=self.world.group, topic=self.world.topic,
+            store=str(self.world.disk(disk)), count=count, end=end, rule=self.rule, **more,
         )  # fmt: skip
+        ended = subprocess.run(
+            life.command, check=False, capture_output=True, text=True, timeout=2 * PATIENCE_S
+        )
         assert ended.returncode in (0, -9), ended.stderr
-        self.judge.handled([int(line) for line in ended.stdout.split()])
+        for line in ended.stdout.splitlines():
+            what, _, offset = line.partition(" ")
+            (self.judge.handled if what == "handled" else self.judge.back)(int(offset))
+        committed = self.world.committed().offset
+        if ended.returncode:
+            self.judge.back(max(0, committed))
+        happened = " ".join(ended.stdout.replace("handled ", "").split("\n"))
+        self.told.append(f"{disk}, {more}, status {ended.returncode}: {happened}, committed {committed}")
 
     def set_to(self, offset: int) -> None:
         """Set the group as a plain tool does, once the group has noticed that its members are gone."""
@@ -106,6 +139,7 @@ class Lives:
                     raise KafkaException(each.error)
 
         self._once_empty(alter)
+        self.told.append(f"set to {offset}")
         self.judge.set_to(offset)
 
     def delete(self) -> None:
@@ -116,6 +150,7 @@ class Lives:
             answer.result()
 
         self._once_empty(delete)
+        self.told.append("deleted")
         self.judge.deleted()
 
     def _once_empty(self, ask: Callable[[], None]) -> None:
@@ -129,28 +164,33 @@ class Lives:
             else:
                 return
 
-    def finish(self) -> list[int]:
-        """Handle all that is left; return what was lost."""
+    def place_to_begin(self, back: int) -> int:
+        """An offset a little before the group's commit, where a callback may have a partition begin."""
+        return max(0, self.world.committed().offset - back)
+
+    def finish(self) -> None:
+        """Handle all that is left."""
         self.live("one", 10_000, "leave")
         self.live("two", 10_000, "leave")
-        return self.judge.lost()
 
 
-def test_nothing_is_lost_wherever_the_group_is_set(world: World, fresh_seed: int) -> None:
-    """Whichever host knows what, and however the lives ended."""
+def test_nothing_is_lost_or_doubled_wherever_the_group_is_set(world: World, fresh_seed: int) -> None:
+    """Whichever host knows what, however messages are completed, and however the lives ended."""
     rng, lives = random.Random(fresh_seed), Lives(world)
     for number in range(_ROUNDS):
         lives.send(*(rng.choice([f"{number}-{each}", rng.choice("abcdef")]) for each in range(12)))
         lives.live(
             rng.choice(["one", "two"]), rng.randrange(1, 20), rng.choice(["kill", "leave"]),
-            rng.choice([50, 60_000]),
+            commit_ms=rng.choice([50, 60_000]), seed=rng.randrange(1_000_000),
+            at=lives.place_to_begin(rng.choice([0, 1, 5])) if rng.random() < 0.2 else None,
         )  # fmt: skip
-        what = rng.choice(["set", "set", "set", "delete", "nothing"])
+        what = rng.choice(["set", "set", "delete", "nothing", "nothing"])
         if what == "set":
             lives.set_to(rng.randrange(len(lives.judge.idents) + 1))
         elif what == "delete":
             lives.delete()
-    assert lives.finish() == []
+    lives.finish()
+    assert (lives.judge.lost(), lives.judge.doubled) == ([], []), "\n".join(lives.told)
 
 
 @pytest.mark.parametrize("rule", ["", "compare"])
@@ -165,3 +205,15 @@ def test_a_broken_rule_is_caught(world: World, rule: str) -> None:
     lives.live("one", 5, "leave")
     lives.live("two", 100, "leave")
     assert (lives.judge.lost() == []) == (not rule)
+    assert lives.judge.doubled == []
+
+
+@pytest.mark.parametrize("rule", ["", "vanish"])
+def test_a_member_that_leaves_without_a_commit_is_caught(world: World, rule: str) -> None:
+    """The next host handles again what no fault, no seek and no tool asked for."""
+    lives = Lives(world, rule)
+    lives.send(*(str(each) for each in range(10)))
+    lives.live("one", 100, "leave", commit_ms=60_000)
+    lives.live("two", 100, "leave")
+    assert lives.judge.lost() == []
+    assert (lives.judge.doubled == []) == (not rule)
