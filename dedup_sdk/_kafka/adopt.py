@@ -35,7 +35,11 @@ class Adoption:
 def plan_adoption(offsets: GroupOffsets, rule: str, partitions: Iterable[int] = ()) -> list[Adoption]:
     """Return the adoption of ``partitions`` (default: all of the topic) by a rule, without changing anything."""
     found, log, era = offsets.read(partitions), offsets.log(), new_era()
-    return [adopted(each, CommitMetadata(low=each.first, log=log, rule=rule, era=era)) for each in found]
+    adoptions = [adopted(each, CommitMetadata(low=each.first, log=log, rule=rule, era=era)) for each in found]
+    if any(each.committed is not None for each in found):
+        return adoptions
+    why = offsets.why_no_commit()
+    return [replace(each, note=why) for each in adoptions]
 
 
 def commits_of(adoptions: Iterable[Adoption]) -> list[NewCommit]:
@@ -84,7 +88,11 @@ def _why_not(stands: CommitInLog, wanted: CommitMetadata) -> str:
         return "its commit is of a deleted topic of this name"
     rule = rule_named_in(stands.text)
     if rule not in (None, wanted.rule):
-        return f"its text has another rule ({rule}, this one is {wanted.rule}); check --id, --window"
+        return (
+            f"its text has another rule ({rule}, this one is {wanted.rule}); check --id, --window. If an earlier dedup "
+            "adopt wrote that text by mistake, and no consumer ran since, commit the same offset without a text "
+            "(kafka-consumer-groups.sh --reset-offsets --to-current), and adopt again"
+        )
     if committed < stands.first:
         return f"the log begins at {stands.first}, after its commit"
     if committed > stands.end:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -21,6 +22,9 @@ from dedup_sdk._kafka.commit_text import CommitMetadata, log_name, parse_metadat
 from dedup_sdk._kafka.settings import ASK_S, refuse_unwritable
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import RecoveryError
+
+_NEAR_NAMES: Final = 3
+_ALIKE: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +152,21 @@ class GroupOffsets:
                 f"group {shown(self.group)} has {len(described.members)} members, which would overwrite the new "
                 "offsets; stop them first"
             )
+
+    def why_no_commit(self) -> str:
+        """Return why a partition has no commit, with names of groups like this one if the cluster does not know it."""
+        admin = self._admin()
+        try:
+            listed = admin.list_consumer_groups(request_timeout=ASK_S).result().valid
+        except KafkaException:
+            # Not every user may list groups.
+            return "the group has committed nothing"
+        names = {each.group_id for each in listed}
+        if self.group in names:
+            return "the group has committed nothing"
+        close = get_close_matches(self.group, names, n=_NEAR_NAMES, cutoff=_ALIKE)
+        meant = f"; did you mean {' or '.join(map(shown, close))}?" if close else ""
+        return f"the cluster knows no group {shown(self.group)}{meant}"
 
     def commit(self, commits: Iterable[NewCommit]) -> int:
         """Make these commits; return their number. Refused while the group has members."""

@@ -81,8 +81,14 @@ def moved(
 
 def plan_moves(offsets: GroupOffsets, target: Target, partitions: Iterable[int] = ()) -> list[Move]:
     """Return the moves of ``partitions`` (default: all of the topic) without changing anything."""
-    era = new_era()
-    return [_move(offsets, each, target, era) for each in offsets.read(partitions)]
+    era, found = new_era(), offsets.read(partitions)
+    moves = [_move(offsets, each, target, era) for each in found]
+    if any(each.committed is not None for each in found):
+        return moves
+    # Nothing was ever committed: the name may be mistyped.
+    return [
+        replace(move, note=", ".join(filter(None, (move.note, offsets.why_no_commit())))) for move in moves
+    ]
 
 
 def commits_of(moves: Iterable[Move]) -> list[NewCommit]:
@@ -120,7 +126,7 @@ def _wanted(offsets: GroupOffsets, stands: CommitInLog, target: Target) -> int:
         return stands.end if offset is None else offset
     if stands.committed is None:
         raise RecoveryError(
-            f"{offsets.topic}[{stands.partition}]: group {shown(offsets.group)} has no committed offset, "
-            "which --by needs; use --to-offset"
+            f"{offsets.topic}[{stands.partition}]: --by needs a committed offset of group {shown(offsets.group)}, and "
+            f"{offsets.why_no_commit()}; check --group and --topic, or use --to-offset"
         )
     return stands.committed + (target.by or 0)

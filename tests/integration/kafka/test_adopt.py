@@ -97,3 +97,24 @@ def test_another_rule_is_left_alone(world: World, capfd: pytest.CaptureFixture[s
     (told,) = json.loads(capfd.readouterr().out)["partitions"]
     assert (told["changes"], "another rule" in told["note"]) == (False, True)
     assert world.committed().metadata == before.metadata
+    assert "--to-current" in told["note"]
+
+
+def test_a_mistyped_group_is_told(plain: World, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing would be adopted, and the note says why."""
+    mistyped = plain.group[:-1] + plain.group[-1] * 2
+    assert adopt(plain, "--group", mistyped, "--json") == 0
+    (told,) = json.loads(capfd.readouterr().out)["partitions"]
+    assert told["note"] == f"the cluster knows no group '{mistyped}'; did you mean '{plain.group}'?"
+
+
+def test_the_way_back_from_a_wrong_id(plain: World, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same offset without a text, as other tools commit it, can be adopted again."""
+    assert adopt(plain, "--id", "header:wrong", "--execute") == 0
+    capfd.readouterr()
+    assert adopt(plain, "--json") == 0
+    (told,) = json.loads(capfd.readouterr().out)["partitions"]
+    assert not told["changes"]
+    plain.commit_plainly(len(IDS))
+    assert adopt(plain, "--execute") == 0
+    assert plain.handle(1, dedup=lookup(window="1d")) == ["last"]

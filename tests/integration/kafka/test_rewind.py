@@ -102,3 +102,13 @@ def test_what_cannot_be_done_is_one_line(
     [line] = [line for line in said.splitlines() if not line.startswith("%")]
     assert line.startswith("dedup: ")
     assert time.monotonic() - began < PATIENCE_S
+
+
+@pytest.mark.parametrize("target", [["--by", "-1"], ["--to-earliest", "--json"]])
+def test_a_mistyped_group_is_told(past: World, capfd: pytest.CaptureFixture[str], target: list[str]) -> None:
+    """No such group exists, and one with a name like it does."""
+    mistyped = past.group[:-1] + past.group[-1] * 2
+    capfd.readouterr()
+    rewind(past, "--group", mistyped, *target)
+    said = "".join(capfd.readouterr())
+    assert f"the cluster knows no group '{mistyped}'; did you mean '{past.group}'" in said
