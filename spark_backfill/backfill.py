@@ -94,6 +94,7 @@ def backfill(
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
         _check_ids(options, base, archive, outcomes)
+        _tell_units(history, plan, outcomes, say)
         made = describe(
             history,
             plan,
@@ -154,6 +155,31 @@ def _lacked(options: Options, made: Made) -> str | None:
     # The mark of a source has a payload, the mark of an ID that is looked up has none.
     only_sources = all(file.payloads == file.marks for file in files)
     return f"an ID by {compared.otherwise} to be looked up: is --otherwise" if only_sources else None
+
+
+def _tell_units(
+    history: History, plan: SlotPlan, outcomes: Sequence[SlotOutcome], say: Callable[[str], None]
+) -> None:
+    """Say where a failed unit has the history of a partition begin later, and where open ones have it end earlier."""
+    ends = {each.partition: each.high for each in history.offset_ranges}
+    open_at: list[tuple[int, int, int]] = []
+    for outcome in outcomes:
+        partition = plan.slots[outcome.slot].partition
+        if outcome.failed_unit is not None:
+            say(
+                f"warning: partition {partition}: a unit with the record at offset {outcome.failed_unit} is malformed "
+                "or has no end, and the log does not tell which of its messages were handled: which IDs are older is "
+                "not known for certain, and messages that depend on that are unverified"
+            )
+        if outcome.cut is not None and outcome.cut < ends[partition]:
+            open_at.append((ends[partition] - outcome.cut, outcome.cut, partition))
+    if open_at:
+        left, cut, partition = max(open_at)
+        say(
+            f"warning: the history of {len(open_at)} partitions ends early, at a unit that is open, at most that of "
+            f"partition {partition}: its unit from offset {cut} on has no end, so that the last {left:,} offsets are "
+            "not in the snapshot; a consumer reads them from the topic"
+        )
 
 
 def _check_ids(

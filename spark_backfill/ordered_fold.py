@@ -122,6 +122,7 @@ class OrderedWriter:
             forgotten_number=fold.forgotten_number,
             file=file,
             malformed=fold.malformed,
+            failed_unit=fold.failed_unit,
             cut=progress.high,
             findings=told.findings(),
         )
@@ -130,7 +131,8 @@ class OrderedWriter:
 class OrderedFold:
     """Folds the blocks of one partition, by offset, in an empty folder of its own.
 
-    ``tally``, ``malformed`` (records whose ID the order cannot read), ``progress`` (that of the store),
+    ``tally``, ``malformed`` (records whose ID the order cannot read), ``failed_unit`` (the last offset of a unit that
+    failed, so that no older ID is known; None: there is none), ``progress`` (that of the store),
     ``forgotten_ms`` and ``forgotten_number`` (the newest timestamp and the highest number of IDs not known any more,
     None: all is) are known when all pages were taken. In memory are a block, units that are open, and a consumer's own
     state.
@@ -141,6 +143,7 @@ class OrderedFold:
     def __init__(self, spec: OrderedSpec, offset_range: OffsetRange, room: Path, *, now_ms: int) -> None:
         self.tally = Tally()
         self.malformed = 0
+        self.failed_unit: int | None = None
         self.forgotten_ms: int | None = None
         self.forgotten_number: int | None = None
         self._strategy = spec.strategy
@@ -222,6 +225,11 @@ class OrderedFold:
                 engine.trim()
             # A unit left open ends nowhere below the cut.
             held.fold([], np.empty(0, np.int64), [], ends.cut)
+            memory = held.memory
+            if isinstance(memory, UnitMemory):
+                begin_ms = max(plan.progress.since_ms or 0, self.tally.begin_ms or 0)
+                if (memory.doubt.written_since_ms() or 0) > begin_ms:
+                    self.failed_unit = max([ends.failed or 0, *ends.unfinished])
 
     def _note_progress(self, progress: Progress) -> None:
         if progress.since_ms is not None:

@@ -17,8 +17,8 @@ class Report:
 
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``unkeyed``:
       records without an ID; ``marks``: IDs remembered at the cut, an ID once for each layer that has it;
-      ``layers``: the most that a partition has; ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks,
-      equal where two snapshots of one layer remember the same.
+      ``layers``: the most that a partition has; ``files`` and ``bytes``: sorted files; ``filter_bytes``: the files of
+      their filters; ``fingerprint``: of all marks, equal where two snapshots of one layer remember the same.
     - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to
       another partition now.
     - ``malformed``: where IDs are compared, records whose ID the order cannot read.
@@ -58,6 +58,7 @@ class Report:
     spark_start_seconds: float
     seconds: float
     records_per_second: float
+    filter_bytes: int = 0
     keyless: int = 0
     moved: int = 0
     malformed: int = 0
@@ -74,6 +75,7 @@ def summary(report: Mapping[str, Any]) -> list[str]:
     """Return a `Report` in JSON as lines for people."""
     owner = "no single group" if report["group"] is None else f"group {report['group']}"
     sources = ", ".join(report["sources"]) or "the base"
+    filters = report["filter_bytes"]
     others, start_s = report["duplicates_or_expired"], report["spark_start_seconds"]
     start = f", and {_seconds_text(start_s)} for the start of Spark" if start_s else ""
     told = {
@@ -83,7 +85,7 @@ def summary(report: Mapping[str, Any]) -> list[str]:
         "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",
         "IDs": f"{report['marks']:,}" + (", some in several layers" if report["layers"] > 1 else ""),
         "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
-        "size": f"{size_text(report['bytes'])}, {report['files']} files",
+        "size": f"{size_text(report['bytes'] + filters)}, {size_text(filters)} of it filters, {report['files']} files",
         "time": f"{_seconds_text(report['seconds'])}{start}; {report['records_per_second']:,.0f} records/s",
     }
     return [f"{name:<10}  {line}" for name, line in told.items() if line]

@@ -21,6 +21,8 @@ class SlotOutcome:
       ``forgotten_number``: the newest timestamp and the highest acceptance number left out (None: nothing, or no
       numbers).
     - ``file``: the sorted file, whose name no other attempt has; None when nothing is remembered.
+    - ``failed_unit``: the offset of the last record of a unit that failed, so that older IDs are not known; None where
+      none did.
     - ``cut``: where the offset range ends instead, because a unit is open there; None: where it was to end.
     - ``findings``: those about duplicates, None where no report was asked for.
     """
@@ -32,6 +34,7 @@ class SlotOutcome:
     forgotten_number: int | None
     file: SortedFile | None
     malformed: int = 0
+    failed_unit: int | None = None
     cut: int | None = None
     findings: Findings | None = None
 

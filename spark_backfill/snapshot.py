@@ -100,6 +100,7 @@ def describe(
         marks=manifest.marks,
         files=len(files),
         bytes=sum(file.bytes for file in files),
+        filter_bytes=sum(file.filter_bytes for file in files),
         fingerprint=manifest.fingerprint,
         spark_start_seconds=round(spark_start_seconds, 3),
         seconds=round(seconds, 3),

@@ -16,11 +16,13 @@ from dedup_sdk._units.ranges import MOST_HELD_BACK
 class Ends(NamedTuple):
     """``cut``: the offset below which a snapshot may end.
 
-    ``unfinished``: the offsets below it of records whose unit does not end before it.
+    ``unfinished``: the offsets below it of records whose unit does not end before it. ``failed``: the last offset of a
+    record of a unit that is malformed or too large; None where none is.
     """
 
     cut: int
     unfinished: frozenset[int]
+    failed: int | None = None
 
 
 class UnitEnds:
@@ -34,6 +36,7 @@ class UnitEnds:
         self._units = UnitAssembler(keys.unit.records)
         self._over: list[tuple[int, int]] = []
         self._next_tidy = 0
+        self._failed: int | None = None
 
     def add(self, offsets: Sequence[int], keys: Sequence[bytes]) -> None:
         """Take some records."""
@@ -44,6 +47,8 @@ class UnitEnds:
             status, unit, _ = self._units.take(member, offset, None, 0)
             if status is UnitStatus.WHOLE and unit is not None and unit.offsets[0] < offset:
                 self._over.append((offset, unit.offsets[0]))
+            elif status in (UnitStatus.FAILED, UnitStatus.LATE):
+                self._failed = offset
         if offsets[-1] >= self._next_tidy:
             self._over = [(end, first) for end, first in self._over if end >= offsets[-1] - MOST_HELD_BACK]
             self._next_tidy = offsets[-1] + MOST_HELD_BACK
@@ -71,4 +76,5 @@ class UnitEnds:
                 if unit.offsets[0] < cut
                 for offset in unit.offsets
             ),
+            self._failed,
         )

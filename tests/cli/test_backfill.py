@@ -85,7 +85,7 @@ REPORT = {
     "window": "7d", "partitions": 4, "sources": ["kafka"], "base": None, "base_marks": 0, "known_since_ms": None,
     "skipped": {"3": "without a commit"}, "offsets": 345_600, "records": 345_510, "unkeyed": 3, "marks": 336_776,
     "layers": 1, "files": 8,
-    "bytes": 11_796_480, "fingerprint": "f", "spark_start_seconds": 5.21, "seconds": 200.4,
+    "bytes": 11_796_480, "filter_bytes": 1_048_576, "fingerprint": "f", "spark_start_seconds": 5.21, "seconds": 200.4,
     "records_per_second": 1724.1,
     "keyless": 0, "moved": 0, "malformed": 0, "duplicates_or_expired": 8_731,
 }  # fmt: skip
@@ -96,7 +96,7 @@ left out    partition 3: without a commit
 records     345,510 from kafka, 3 without an ID
 IDs         336,776
 duplicates  8,731, with records that the window does not reach
-size        11 MiB, 8 files
+size        12 MiB, 1.0 MiB of it filters, 8 files
 time        3 min 20 s, and 5 s for the start of Spark; 1,724 records/s
 """
 

@@ -21,7 +21,7 @@ from dedup_sdk._cli.app import run
 from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill import backfill, in_process, launch
+from spark_backfill import backfill, in_process, launch, unit_ends
 from spark_backfill.console import FOLDER
 from spark_backfill.ending import EndedError
 from spark_backfill.errors import BackfillError
@@ -433,3 +433,50 @@ def test_another_thread_may_run_it(broker: Broker, topic: str, no_spark: list[st
     thread.start()
     thread.join(60)
     assert (found, no_spark) == ([2], [])
+
+
+@pytest.mark.parametrize(
+    ("size", "held_back", "marks", "says"),
+    [
+        (b"2", 100, 60, ""),
+        (b"x", 100, 58, "partition 0: a unit with the record at offset 31 is malformed or has no end"),
+        (b"3", 100, 30, "its unit from offset 30 on has no end, so that the last 30 offsets are not in"),
+        (b"3", 10, 58, "partition 0: a unit with the record at offset 31 is malformed or has no end"),
+    ],
+    ids=["whole", "malformed", "open", "open for long"],
+)
+def test_a_unit_that_fails_is_told(
+    broker: Broker,
+    make_topic: Callable[..., str],
+    no_spark: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    size: bytes,
+    held_back: int,
+    marks: int,
+    says: str,
+) -> None:
+    """One line has its offset, and what is not known because of it."""
+    monkeypatch.setattr(unit_ends, "MOST_HELD_BACK", held_back)
+    name, said = make_topic(1), list[str]()
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for row in range(60):
+        unit = row // 2
+        headers: dict[str, str | bytes | None] = {
+            "dedup-id": b"%d" % row, "dedup-unit": b"%d" % unit, "dedup-unit-size": size if row == 31 else b"2",
+        }  # fmt: skip
+        if size == b"3" and row == 30:
+            headers["dedup-unit-size"] = size
+        producer.produce(name, b"", headers=headers, partition=0, timestamp=1_700_000_000_000 + row)
+    assert producer.flush(30) == 0
+    report = launch.backfill(
+        given(broker, name, tmp_path / "s", "--unit", "header:dedup-unit"),
+        say=said.append,
+        watch=lambda _: None,
+    )
+    assert report["marks"] == marks
+    told = [line for line in said if line.startswith("warning: ")]
+    assert len(told) == bool(says)
+    assert all(says in line for line in told)
+    assert no_spark == []
