@@ -7,7 +7,7 @@ rebalance of this group) are counted separately, because they have different cau
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Protocol
@@ -172,6 +172,35 @@ class PartitionCounters:
     failed_commits: int = 0
 
 
+class _Totals(Mapping[str, int]):
+    """The sums of one dictionary of all partitions, whenever they are read."""
+
+    __slots__ = ("_counters", "_of")
+
+    def __init__(self, counters: Counters, of: Callable[[PartitionCounters], dict[str, int]]) -> None:
+        self._counters, self._of = counters, of
+
+    def _sums(self) -> dict[str, int]:
+        # The names of verdicts are there without a partition, too.
+        totals = dict(self._of(PartitionCounters()))
+        for each in map(self._of, self._counters.partitions.values()):
+            for name, count in dict(each).items():
+                totals[name] = totals.get(name, 0) + count
+        return totals
+
+    def __getitem__(self, name: str) -> int:
+        return self._sums()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sums())
+
+    def __len__(self) -> int:
+        return len(self._sums())
+
+    def __repr__(self) -> str:
+        return str(self._sums())
+
+
 def _times() -> Histogram:
     return Histogram(CALL_BUCKETS_S)
 
@@ -215,20 +244,14 @@ class Counters:
         return dict(self._partitions)
 
     @property
-    def verdicts(self) -> dict[str, int]:
-        """Totals by verdict."""
-        return self._sums("verdicts", PartitionCounters().verdicts)
+    def verdicts(self) -> Mapping[str, int]:
+        """Totals by verdict; a view, which goes on counting."""
+        return _Totals(self, attrgetter("verdicts"))
 
     @property
-    def reasons(self) -> dict[str, int]:
-        """Totals by verdict and reason, e.g. ``unverified.uncovered``, where there are any."""
-        return self._sums("reasons", {})
-
-    def _sums(self, name: str, totals: dict[str, int]) -> dict[str, int]:
-        for each in map(attrgetter(name), self.partitions.values()):
-            for word, count in dict(each).items():
-                totals[word] = totals.get(word, 0) + count
-        return totals
+    def reasons(self) -> Mapping[str, int]:
+        """Totals by verdict and reason, e.g. ``unverified.uncovered``, where there are any; a view."""
+        return _Totals(self, attrgetter("reasons"))
 
     @property
     def completed(self) -> int:
@@ -268,7 +291,7 @@ class Counters:
 
         Every name is there from the start.
         """
-        totals = flat_names() | self.verdicts | self.reasons
+        totals = {**flat_names(), **self.verdicts, **self.reasons}
         totals |= {metric.name: self._sum(metric.name) for metric in OF_PARTITIONS}
         totals |= {metric.name: getattr(self, metric.name) for metric in OF_CONSUMER}
         for kind, named in (("event", self.events), ("shared", self.shared)):

@@ -104,6 +104,18 @@ def test_records_are_counted_by_partition_verdict_and_reason() -> None:
     assert found.value("records") == sum(made.counters.verdicts.values())
 
 
+def test_totals_that_were_taken_go_on_counting() -> None:
+    """A loop may keep them, and wait for a number."""
+    made = engine()
+    verdicts, reasons = made.counters.verdicts, made.counters.reasons
+    assert set(verdicts.values()) == {0}
+    assert reasons == {}
+    made.admit([record(0, "a"), record(1, None), record(0, "b", partition=1)])
+    assert (verdicts["fresh"], verdicts["unkeyed"]) == (2, 1)
+    assert reasons == {"unkeyed.absent": 1}
+    assert str(reasons) == "{'unkeyed.absent': 1}"
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_the_age_of_duplicates_is_how_late_they_come(*, at_once: bool) -> None:
     """By the timestamps of the log; those in one batch, and one that waited for its ID in flight."""
