@@ -793,11 +793,12 @@ class DedupConsumer(Consumer):
 
     @property
     def effective_window_ms(self) -> int | None:
-        """The shortest time in ms over which IDs are known, of all partitions.
+        """The shortest time in ms over which IDs are known, of all partitions. From any thread, without waiting.
 
         None before a partition is ready, and without a window by time.
         """
-        return self._engine.effective_window_ms
+        known = [status.effective_window_ms for status in self.partition_statuses]
+        return min((window_ms for window_ms in known if window_ms is not None), default=None)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
