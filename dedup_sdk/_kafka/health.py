@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ from dedup_sdk._kafka.assignment import MOST_LISTED, Assigned, Coordinates, stat
 from dedup_sdk._kafka.client import EndProbe
 from dedup_sdk._observe import Health, PartitionStatus
 from dedup_sdk._store.protocol import StoreStats
+from dedup_sdk.errors import DedupError
 
 PUBLISH_EVERY_S: Final = 1.0
 """Seconds after which statuses are published though no partition changed its state."""
@@ -79,11 +81,13 @@ class StatusBoard:
         self.due_at = now + PUBLISH_EVERY_S
         if self._asked_for_sizes and now - self._sized_at >= SIZES_EVERY_S:
             self._asked_for_sizes, self._sized_at = False, now
-            self._sizes = {
-                each: partition.store.stats()
-                for each, partition in self._engine.partitions.items()
-                if partition.started
-            }
+            # A disk that fails is met where marks are read and written: a look at sizes stops no loop.
+            with suppress(OSError, DedupError):
+                self._sizes = {
+                    each: partition.store.stats()
+                    for each, partition in self._engine.partitions.items()
+                    if partition.started
+                }
         self._ends = {each: self._client.known_end(*each) for each in self._assigned}
         self.renew()
 

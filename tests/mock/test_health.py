@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, TopicPartition
 
 from dedup_sdk import Health, MemoryStore
 from dedup_sdk._kafka import health
-from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, commit_plainly, make_consumer, poll_quiet, poll_some, wait_for
 
 if TYPE_CHECKING:
@@ -145,33 +144,11 @@ def test_a_partition_that_recovers_is_not_ready(make: Make, send: Send, memory: 
     wait_for(consumer, lambda: consumer.health().ready, "the lock")
 
 
-def is_settled(consumer: DedupConsumer) -> bool:
-    """Whether it is ready."""
-    return consumer.health().ready
-
-
-def assigned_to(*members: DedupConsumer) -> int:
-    """How many partitions these have."""
-    return sum(len(each.partition_statuses) for each in members)
-
-
 @pytest.mark.usefixtures("_quick")
-@pytest.mark.parametrize(
-    "protocol",
-    [
-        {"partition.assignment.strategy": "range"},
-        {"partition.assignment.strategy": "cooperative-sticky"},
-        {"group.protocol": "consumer"},
-    ],
-    ids=["eager", "cooperative", "kip-848"],
-)
-def test_a_member_without_a_partition_is_ready(
-    kafka: MockKafka, send: Send, protocol: dict[str, Any]
-) -> None:
-    """A group may have more members than partitions."""
+def test_a_member_without_a_partition_is_ready(kafka: MockKafka, send: Send) -> None:
+    """With ``group.protocol=consumer`` the client makes no callback for it; other protocols: `tests.group`."""
     send("a")
-    timers = {} if "group.protocol" in protocol else SHARED_GROUP
-    config = {**timers, **protocol}
+    config = {"group.protocol": "consumer"}
     with (
         make_consumer(kafka.bootstrap, "g", MemoryStore(), config) as first,
         make_consumer(kafka.bootstrap, "g", MemoryStore(), config) as second,
@@ -179,11 +156,8 @@ def test_a_member_without_a_partition_is_ready(
         first.subscribe(["orders"])
         poll_some(first, 1)
         second.subscribe(["orders"])
-        until = time.monotonic() + PATIENCE_S
-        while not all(map(is_settled, (first, second))) or assigned_to(first, second) != 1:
-            assert time.monotonic() < until, (first.health(), second.health())
-            first.poll(0.05)
-            second.poll(0.05)
+        wait_for(second, lambda: second.health().ready, "its membership")
+        assert (len(first.partition_statuses), len(second.partition_statuses)) == (1, 0)
 
 
 def test_a_program_that_asks_no_more_is_not_alive(make: Make, send: Send) -> None:

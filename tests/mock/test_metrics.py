@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError
 
 from dedup_sdk._kafka import health
+from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import poll_quiet, poll_some, run_all, wait_for
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from dedup_sdk import DedupConsumer
+    from dedup_sdk._store.protocol import StoreStats
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -105,3 +107,22 @@ def test_a_store_has_its_sizes_and_times(
     assert found.value("store_marks") >= 10
     assert observed(consumer, "journal_seconds") > 0
     assert observed(consumer, "flush_seconds") > 0
+
+
+def test_a_look_at_the_sizes_stops_no_loop(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails is met where marks are read and written."""
+    looked: list[int] = []
+
+    def broken(_: MemoryPartition) -> StoreStats:
+        looked.append(1)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(MemoryPartition, "stats", broken)
+    monkeypatch.setattr(health, "PUBLISH_EVERY_S", 0.1)
+    send("a")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+    assert consumer.metrics().value("store_bytes") == 0
+    wait_for(consumer, lambda: bool(looked), "the look")
+    send("b")
+    assert len(poll_some(consumer, 1)) == 1
