@@ -93,10 +93,11 @@ class StatusBoard:
 
     def renew(self) -> None:
         """Publish the statuses from memory, without the client; with the lock, from any thread."""
-        self.statuses = tuple(
+        statuses = [
             status_of(assigned, self._engine, self._ends.get(coordinates, -1), self._sizes.get(coordinates))
             for coordinates, assigned in self._assigned.items()
-        )
+        ]
+        self.statuses = tuple(statuses)
 
 
 class Unread(NamedTuple):

@@ -87,7 +87,6 @@ CALLS: Final[dict[str, Callable[[Beside], object]]] = {
     "health": lambda it: it.consumer.health(),
     "holds": lambda it: it.consumer.holds(it.message),
     "list_topics": lambda it: it.consumer.list_topics(it.topic, LATE_S),
-    "metrics": lambda it: it.consumer.metrics(),
     "memberid": lambda it: it.consumer.memberid(),
     "metrics": lambda it: it.consumer.metrics(),
     "offsets_for_times": lambda it: it.consumer.offsets_for_times([TopicPartition(it.topic, 0, 1)], LATE_S),
