@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Self, cast
 
 from confluent_kafka import (
-    Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
@@ -23,6 +22,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client import topic_id_of

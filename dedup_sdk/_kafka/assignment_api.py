@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._kafka.assignment import Pause
 from dedup_sdk._kafka.client import Client

@@ -25,7 +25,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakSet
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import KafkaException
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.settings import Membership

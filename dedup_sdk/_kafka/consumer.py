@@ -32,7 +32,8 @@ from threading import Thread, get_ident
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, overload
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
@@ -99,6 +100,8 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _T = TypeVar("_T")
 
 
+# The C class itself: the package's `Consumer` is another one where an automatic instrumentation has replaced it, and
+# would make a span of each batch that is read.
 class DedupConsumer(Consumer):
     """A `confluent_kafka.Consumer` that hides duplicates.
 

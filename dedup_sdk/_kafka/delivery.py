@@ -33,7 +33,8 @@ from operator import itemgetter, ne
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator

@@ -12,8 +12,9 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client import topic_id_of

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.reader import MEETING_S, close_readers

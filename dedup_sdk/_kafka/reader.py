@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._kafka.closing import call_with_timeout
 from dedup_sdk._kafka.fields import MessageFields, offsets_of, timestamps_ms

@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._kafka.client_errors import is_retriable, settings_refused, text_of
 from dedup_sdk._kafka.closing import close_client, leave_group

@@ -278,6 +278,19 @@ def test_the_rule_sees_every_way_to_print_a_value() -> None:
     assert [type(each).__name__ for each in seen] == ["FormattedValue", "Call", "Call", "Constant"]
 
 
+def _from_package(tree: ast.Module) -> Iterator[ast.ImportFrom]:
+    """Yield the imports of the client's package of a name that automatic instrumentation replaces there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "confluent_kafka":
+            yield from [node] if any(each.name == "Consumer" for each in node.names) else []
+
+
+def test_the_client_that_reads_is_the_c_class_itself() -> None:
+    """The package's name may be another class by then, which makes a span of each batch: see `confluent_kafka.cimpl`."""
+    found = [f"{module}:{node.lineno}" for module, tree in MODULES for node in _from_package(tree)]
+    assert found == []
+
+
 def test_no_class_has_a_single_subclass() -> None:
     """A class with exactly one subclass is one thing cut in two."""
     where = {node.name: module for module, node in _classes()}

@@ -1,0 +1,118 @@
+"""Automatic instrumentation replaces the package's `Consumer` and `Producer`: it must change nothing in ours.
+
+Each program runs in a process of its own, because an instrumentation cannot be undone. The packages are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+import pytest
+
+from dedup_sdk import DedupConsumer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Send
+
+OPENTELEMETRY = """
+from opentelemetry import trace
+from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+ConfluentKafkaInstrumentor().instrument()
+
+def spans():
+    return [span.name for span in exporter.get_finished_spans()]
+"""
+DDTRACE = """
+import ddtrace
+from ddtrace.trace import TraceFilter, tracer
+
+found = []
+
+class Keep(TraceFilter):
+    def process_trace(self, trace):
+        found.extend(span.name for span in trace)
+        return None
+
+tracer.configure(trace_processors=[Keep()])
+ddtrace.patch(kafka=True)
+
+def spans():
+    return found
+"""
+READ = """
+import json, sys
+import confluent_kafka
+
+def consume(dedup_sdk):
+    consumer = dedup_sdk.DedupConsumer(
+        {"bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0},
+        dedup=dedup_sdk.Lookup(id=dedup_sdk.header("dedup-id"), window=dedup_sdk.Window(days=7)),
+        store=sys.argv[2],
+    )
+    values = []
+    with consumer:
+        consumer.subscribe(["orders"])
+        while len(values) < 3:
+            values += [message.value().decode() for message in consumer.consume(1, 1.0)]
+        bases = [f"{each.__module__}.{each.__name__}" for each in type(consumer).__mro__[1:]]
+    return values, bases
+
+def plain():
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": sys.argv[1], "group.id": "h", "auto.offset.reset": "earliest", "log_level": 0}
+    )
+    consumer.subscribe(["orders"])
+    while not consumer.consume(1, 1.0):
+        pass
+    consumer.close()
+"""
+REPORT = """
+values, bases = consume(dedup_sdk)
+before = list(spans())
+plain()
+print(json.dumps({"values": values, "bases": bases, "spans": before, "plain": list(spans())}))
+"""
+
+
+@pytest.mark.parametrize("order", ["patched first", "imported first"])
+@pytest.mark.parametrize("instrumentation", [OPENTELEMETRY, DDTRACE], ids=["opentelemetry", "ddtrace"])
+def test_it_changes_nothing(
+    kafka: MockKafka, send: Send, tmp_path: Path, instrumentation: str, order: str
+) -> None:
+    """No span, no other base class, the same messages; a plain client beside it has its spans."""
+    send("a", "b", "a", "c")
+    ours = "import dedup_sdk; dedup_sdk.DedupConsumer\n"
+    program = instrumentation + ours if order == "patched first" else ours + instrumentation
+    ended = subprocess.run(
+        [sys.executable, "-c", program + READ + REPORT, kafka.bootstrap, str(tmp_path)],
+        check=False, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "DD_TRACE_STARTUP_LOGS": "false", "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
+             "DD_REMOTE_CONFIGURATION_ENABLED": "false"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["values"] == ["a", "b", "c"]
+    assert found["bases"] == ["cimpl.Consumer", "builtins.object"]
+    assert found["spans"] == []
+    assert found["plain"] != []
+
+
+def test_it_is_still_a_consumer_of_the_package() -> None:
+    """For whoever asks with `isinstance`, without a patch."""
+    assert issubclass(DedupConsumer, confluent_kafka.Consumer)
