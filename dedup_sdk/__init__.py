@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dedup_sdk._kafka.fields import ids_of
     from dedup_sdk._kafka.recovery import Recovery
     from dedup_sdk._marks import Coverage
-    from dedup_sdk._metrics import Metric, Metrics, Sample
+    from dedup_sdk._metrics import METRICS, Metric, Metrics, Sample
     from dedup_sdk._observe import (
         Counters,
         Health,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from dedup_sdk.producer._required_window import required_window
 
 __all__ = [
+    "METRICS",
     "ConfigurationError",
     "Counters",
     "Coverage",
@@ -114,7 +115,7 @@ _MODULES: Final = {
     "dedup_sdk._kafka.consumer": ("DedupConsumer",),
     "dedup_sdk._kafka.fields": ("ids_of",),
     "dedup_sdk._kafka.recovery": ("Recovery",),
-    "dedup_sdk._metrics": ("Metric", "Metrics", "Sample"),
+    "dedup_sdk._metrics": ("METRICS", "Metric", "Metrics", "Sample"),
     "dedup_sdk._observe": (
         "Counters",
         "Health",

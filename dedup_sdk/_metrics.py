@@ -339,7 +339,7 @@ GAUGES: Final[Mapping[Metric, Callable[[PartitionStatus], float | None]]] = {
 METRICS: Final[tuple[Metric, ...]] = (
     RECORDS, *OF_PARTITIONS, *OF_CONSUMER, EVENTS, SHARED, STATE, HINDRANCES, *GAUGES, DUPLICATE_AGES, *TIMES,
 )  # fmt: skip
-"""The registry."""
+"""The registry: all metrics that a consumer has."""
 BY_NAME: Final[Mapping[str, Metric]] = {metric.full_name: metric for metric in METRICS}
 
 

@@ -39,8 +39,12 @@ def test_no_signature_on_the_site_has_a_private_name() -> None:
     """The extension that mkdocs.yml names shows the value of a private constant that is a default."""
     assert "extensions: [dataclasses, docs/site/public_defaults.py]" in MKDOCS
     extensions = griffe.load_extensions("dataclasses", str(ROOT / "docs" / "site" / "public_defaults.py"))
-    package = griffe.load("dedup_sdk", search_paths=[ROOT], extensions=extensions)
-    shown = [package[path.removeprefix("dedup_sdk.")] for path in NAMES]
+    places = [ROOT, ROOT / "adapters"]
+    packages = {
+        name: griffe.load(name, search_paths=places, extensions=extensions)
+        for name in ("dedup_sdk", "dedup_adapters")
+    }
+    shown = [packages[path.partition(".")[0]][path.partition(".")[2]] for path in NAMES]
     members = [each for one in shown if not one.is_function for each in one.all_members.values()]
     own = [each for each in members if not each.is_imported]
     constructors = [each["__init__"] for each in own if each.is_class and "__init__" in each.all_members]

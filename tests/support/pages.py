@@ -40,8 +40,8 @@ ADDRESS = "localhost:9092"
 REGISTRY = "http://localhost:8081"
 """The schema registry of every example; on the stage it is one inside the process."""
 
-PORT = '("", 8080)'
-"""Where an example listens; on the stage it is any free port."""
+PORTS = {'("", 8080)': '("127.0.0.1", 0)', "start_http_server(8000)": 'start_http_server(0, "127.0.0.1")'}
+"""Where examples listen; on the stage it is any free port."""
 
 SENT = ["order-1", "order-2", "order-1", "order-3", "order-2", "last"]
 """The messages in the topic "orders" when an example begins."""
@@ -116,7 +116,9 @@ class Stage:
         """Return the examples of a page, in order, as they stand but for the addresses of broker and registry."""
         copy = self._folder / page.name
         text = page.read_text(encoding="utf-8").replace(ADDRESS, self._bootstrap)
-        text = text.replace(REGISTRY, "mock://").replace(PORT, '("127.0.0.1", 0)')
+        text = text.replace(REGISTRY, "mock://")
+        for port, any_port in PORTS.items():
+            text = text.replace(port, any_port)
         copy.write_text(text, encoding="utf-8")
         document = Sybil(
             [PythonCodeBlockParser()],

@@ -23,6 +23,7 @@ from dedup_sdk.shared import Shared
 
 PUBLIC = {
     "dedup_sdk": [
+        "METRICS",
         "ConfigurationError",
         "Counters",
         "Coverage",
@@ -126,7 +127,7 @@ PUBLIC = {
 
 All of `dedup_sdk.errors` and `dedup_sdk.orders` are.
 """
-ADAPTERS = ["artemis", "cmq", "conventions", "hornetq", "redis", "solace", "sql", "sql_outbox"]
+ADAPTERS = ["artemis", "cmq", "conventions", "hornetq", "prometheus", "redis", "solace", "sql", "sql_outbox"]
 """The public modules of `dedup_adapters`."""
 NAMES = [(package, name) for package, names in PUBLIC.items() for name in names]
 MOST_TOP_LEVEL_NAMES = 40
