@@ -162,7 +162,8 @@ def test_a_dead_cluster_is_waited_for(make: Make, send: Send, kafka: MockKafka) 
     poll_some(consumer, 1)
     kafka.set_broker_down()
 
-    assert poll_quiet(consumer) == []
+    # Older clients give the partition back when the session is over, so that the consumer never comes to rest.
+    assert [consumer.poll(0.3) for _ in range(6)] == [None] * 6
     kafka.set_broker_up()
     send("b")
     assert values(poll_some(consumer, 1)) == ["b"]
