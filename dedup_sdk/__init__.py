@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec
     from dedup_sdk.producer._required_window import required_window
 
-__all__ = [
-    "METRICS",
+__all__ = [  # noqa: RUF022 (as Python sorts them)
     "ConfigurationError",
     "Counters",
     "Coverage",
@@ -73,6 +72,7 @@ __all__ = [
     "IdSpec",
     "LastId",
     "Lookup",
+    "METRICS",
     "MemoryStore",
     "Metric",
     "Metrics",

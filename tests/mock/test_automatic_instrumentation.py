@@ -52,6 +52,11 @@ class Keep(TraceFilter):
 tracer.configure(trace_processors=[Keep()])
 ddtrace.patch(kafka=True)
 
+from ddtrace.opentelemetry import TracerProvider
+from opentelemetry import trace
+
+trace.set_tracer_provider(TracerProvider())
+
 def spans():
     return found
 """
@@ -69,7 +74,7 @@ def consume(dedup_sdk):
     with consumer:
         consumer.subscribe(["orders"])
         while len(values) < 3:
-            values += [message.value().decode() for message in consumer.consume(1, 1.0)]
+            values += [message.value().decode() for message in traced(consumer)(consumer.consume(1, 1.0))]
         bases = [f"{each.__module__}.{each.__name__}" for each in type(consumer).__mro__[1:]]
     return values, bases
 
@@ -86,21 +91,31 @@ REPORT = """
 values, bases = consume(dedup_sdk)
 before = list(spans())
 plain()
-print(json.dumps({"values": values, "bases": bases, "spans": before, "plain": list(spans())}))
+print(json.dumps({"values": values, "bases": bases, "spans": before, "plain": list(spans())[len(before):]}))
+"""
+PLAINLY = """
+def traced(consumer):
+    return iter
+"""
+TRACED = """
+def traced(consumer):
+    from dedup_adapters.opentelemetry import Tracing
+    return Tracing(consumer).iterate
 """
 
 
+@pytest.mark.parametrize("ways", [PLAINLY, TRACED], ids=["untraced", "traced"])
 @pytest.mark.parametrize("order", ["patched first", "imported first"])
 @pytest.mark.parametrize("instrumentation", [OPENTELEMETRY, DDTRACE], ids=["opentelemetry", "ddtrace"])
 def test_it_changes_nothing(
-    kafka: MockKafka, send: Send, tmp_path: Path, instrumentation: str, order: str
+    kafka: MockKafka, send: Send, tmp_path: Path, instrumentation: str, order: str, ways: str
 ) -> None:
-    """No span, no other base class, the same messages; a plain client beside it has its spans."""
+    """No other base class, the same messages, and no span but those asked for; a plain client beside it has its own."""
     send("a", "b", "a", "c")
     ours = "import dedup_sdk; dedup_sdk.DedupConsumer\n"
     program = instrumentation + ours if order == "patched first" else ours + instrumentation
     ended = subprocess.run(
-        [sys.executable, "-c", program + READ + REPORT, kafka.bootstrap, str(tmp_path)],
+        [sys.executable, "-c", program + ways + READ + REPORT, kafka.bootstrap, str(tmp_path)],
         check=False, capture_output=True, text=True, timeout=120,
         env={**os.environ, "DD_TRACE_STARTUP_LOGS": "false", "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
              "DD_REMOTE_CONFIGURATION_ENABLED": "false"},
@@ -109,7 +124,8 @@ def test_it_changes_nothing(
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["values"] == ["a", "b", "c"]
     assert found["bases"] == ["cimpl.Consumer", "builtins.object"]
-    assert found["spans"] == []
+    assert len(found["spans"]) == (3 if ways == TRACED else 0)
+    assert len(set(found["spans"])) <= 1
     assert found["plain"] != []
 
 

@@ -286,7 +286,7 @@ def _from_package(tree: ast.Module) -> Iterator[ast.ImportFrom]:
 
 
 def test_the_client_that_reads_is_the_c_class_itself() -> None:
-    """The package's name may be another class by then, which makes a span of each batch: see `confluent_kafka.cimpl`."""
+    """The package's name may be another class by then, which makes a span of each batch."""
     found = [f"{module}:{node.lineno}" for module, tree in MODULES for node in _from_package(tree)]
     assert found == []
 

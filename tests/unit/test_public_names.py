@@ -23,7 +23,6 @@ from dedup_sdk.shared import Shared
 
 PUBLIC = {
     "dedup_sdk": [
-        "METRICS",
         "ConfigurationError",
         "Counters",
         "Coverage",
@@ -36,6 +35,7 @@ PUBLIC = {
         "IdSpec",
         "LastId",
         "Lookup",
+        "METRICS",
         "MemoryStore",
         "Metric",
         "Metrics",
@@ -127,7 +127,18 @@ PUBLIC = {
 
 All of `dedup_sdk.errors` and `dedup_sdk.orders` are.
 """
-ADAPTERS = ["artemis", "cmq", "conventions", "hornetq", "prometheus", "redis", "solace", "sql", "sql_outbox"]
+ADAPTERS = [
+    "artemis",
+    "cmq",
+    "conventions",
+    "hornetq",
+    "opentelemetry",
+    "prometheus",
+    "redis",
+    "solace",
+    "sql",
+    "sql_outbox",
+]
 """The public modules of `dedup_adapters`."""
 NAMES = [(package, name) for package, names in PUBLIC.items() for name in names]
 MOST_TOP_LEVEL_NAMES = 40
