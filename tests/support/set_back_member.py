@@ -219,7 +219,8 @@ class Member:
         [place] = self._consumer.position([TopicPartition(self._life.topic, 0)])
         if place.offset >= 0:
             target = max(0, place.offset - self._chance.choice([0, 0, 1, 5]))
-            self._in_hand = [message for message in self._in_hand if (message.offset() or 0) < target]
+            # What is in hand comes again, also below the target.
+            self._in_hand.clear()
             _say("back", target)
             self._consumer.seek(TopicPartition(self._life.topic, 0, target))
 
