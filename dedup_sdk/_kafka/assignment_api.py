@@ -65,6 +65,9 @@ class AssignmentApi:
         self._handlers: Handlers | None = None
         self.asked = False
         """Whether the application ever subscribed to topics, or assigned partitions."""
+        self.subscribed = False
+        """Whether it is subscribed to topics now, and so a member of the group, or about to be one."""
+        self._warned = False
         self.first_topic: list[Coordinates] = []
         """A partition of the first subscribed topic; none if all are patterns."""
         self._member: dict[Callable[[Consumer], Any], Any] = {}
@@ -80,7 +83,9 @@ class AssignmentApi:
 
     def warn_not_asked(self) -> None:
         """Log a warning, once: no topic and no partition was ever asked for, so a call for messages waits in vain."""
-        self.asked = True
+        if self._warned:
+            return
+        self._warned = True
         logger.warning(
             "no message can come: call subscribe(['orders']) or assign() before you ask for messages"
         )
@@ -137,7 +142,7 @@ class AssignmentApi:
         with self._lock.lock:
             self._lock.until_client_free()
             if self._lock.may_change("subscribe"):
-                self.asked = True
+                self.asked = self.subscribed = True
                 self.first_topic = [(topic, 0) for topic in topics if not topic.startswith("^")][:1]
                 Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
@@ -167,6 +172,7 @@ class AssignmentApi:
             self._lock.until_client_free()
             if not self._lock.may_change("unsubscribe"):
                 return
+            self.subscribed = False
             going = self._session.of_group
             if not going:
                 Consumer.unsubscribe(self._consumer)

@@ -788,7 +788,8 @@ class DedupConsumer(Consumer):
         asked = Asked(
             at=self._loop.heard_at,
             interval_s=self._settings.poll_interval_s,
-            has_subscribed=self._assignment.asked,
+            is_subscribed=self._assignment.subscribed,
+            has_partitions=bool(session.assigned),
             has_assignment=session.has_assignment,
             is_closed=self._access.closed or self._access.closer is not None,
         )

@@ -130,7 +130,13 @@ class ClientLock:
         self.closed = True
 
     def run_if_free(self, step: Callable[[], None]) -> None:
-        """Do a step with the lock, after `catch_up`, unless another thread has the lock: then do nothing."""
+        """Do a step with the lock, after `catch_up`, unless a thread has the lock: then do nothing.
+
+        That thread may be this one: a signal's handler looks in the middle of a step, which must find its state as it
+        left it.
+        """
+        if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 (what `Condition` asks, too)
+            return
         taken: list[bool] = []
         try:
             # One call of C: no exception of a signal comes between taking the lock and noting that it is taken.

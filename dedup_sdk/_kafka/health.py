@@ -36,7 +36,10 @@ SIZES_EVERY_S: Final = 10.0
 LOOK_EVERY_S: Final = 10.0
 """Seconds between two looks at the partitions whose position stands still."""
 STOPPED_S: Final = 20.0
-"""Seconds for which records must lie unread, with the client asked for them, before it counts as stopped."""
+"""Seconds for which records must lie unread, with the client asked for them, before it counts as stopped.
+
+``fetch.wait.max.ms`` comes on top: so long a broker may hold them back.
+"""
 
 
 class EndSource(Protocol):
@@ -127,9 +130,15 @@ class FetchWatch:
     """
 
     def __init__(
-        self, client: EndSource, clock: Callable[[], float] = time.monotonic, *, every_s: float | None = None
+        self,
+        client: EndSource,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        every_s: float | None = None,
+        fetch_wait_s: float = 0.0,
     ) -> None:
         self._client, self._clock = client, clock
+        self._stopped_s = STOPPED_S + fetch_wait_s
         self._every_s = LOOK_EVERY_S if every_s is None else every_s
         self._looks: dict[Coordinates, _Look] = {}
         self._probes: tuple[float, list[EndProbe]] = (0.0, [])
@@ -162,7 +171,7 @@ class FetchWatch:
         self.stopped = tuple(
             each.unread
             for each in looks.values()
-            if each.unread is not None and now - each.unread.since >= STOPPED_S
+            if each.unread is not None and now - each.unread.since >= self._stopped_s
         )
         if not self._probes[1]:
             self._ask(quiet or ([] if positions else others), now)
@@ -203,7 +212,8 @@ class Asked(NamedTuple):
     """When the client was last asked for messages or events; 0: never."""
     interval_s: float
     """``max.poll.interval.ms``, in seconds."""
-    has_subscribed: bool
+    is_subscribed: bool
+    has_partitions: bool
     has_assignment: bool
     is_closed: bool
 
@@ -218,7 +228,8 @@ def health_of(asked: Asked, statuses: Sequence[PartitionStatus], watch: FetchWat
 
 
 def _not_asked(asked: Asked, now: float) -> Iterator[str]:
-    if asked.at and now - asked.at > asked.interval_s:
+    # Partitions that a program assigned by hand are nobody else's.
+    if asked.is_subscribed and asked.at and now - asked.at > asked.interval_s:
         yield (
             f"your program has not asked for messages for {now - asked.at:.0f} s, and max.poll.interval.ms is "
             f"{asked.interval_s * 1000:.0f}: the group has taken its partitions away. Look for a handler that hangs, "
@@ -235,11 +246,11 @@ def _not_fetched(stopped: Sequence[Unread], now: float) -> Iterator[str]:
 
 
 def _not_assigned(asked: Asked) -> Iterator[str]:
-    if not asked.has_subscribed:
+    if not (asked.is_subscribed or asked.has_partitions):
         yield "no topic is subscribed: call subscribe() or assign()"
     elif not asked.at:
         yield "your program has not asked for messages yet: call poll(), consume() or run(), or iterate"
-    elif not asked.has_assignment:
+    elif asked.is_subscribed and not asked.has_assignment:
         yield "the group has not assigned anything yet: wait; if this stays, check the brokers and the group's rights"
 
 

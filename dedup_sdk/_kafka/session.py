@@ -95,7 +95,7 @@ class Session:
         self.commits = Commits(self.assigned, client, engine.counters, only_hidden=settings.only_user_commits)
         self.reading = Reading(self.assigned, client)
         self.board = StatusBoard(self.assigned, engine, client)
-        self.fetch_watch = FetchWatch(client)
+        self.fetch_watch = FetchWatch(client, fetch_wait_s=settings.fetch_wait_s)
         self.log = RebalanceLog(engine)
         self.has_assignment = False
         """Whether the group or the user ever made an assignment, be it an empty one."""

@@ -99,6 +99,8 @@ class ClientSettings:
     """Seconds of silence after which the group removes a member, by the longer of its two limits."""
     poll_interval_s: float
     """``max.poll.interval.ms`` in seconds: after it the group removes a member whose program asks for nothing."""
+    fetch_wait_s: float
+    """``fetch.wait.max.ms`` in seconds: a broker may hold records back for so long, to send more of them."""
     session_s: float
     """Session timeout in seconds: after it the group removes a member whose process stands still."""
     only_user_commits: bool
@@ -304,6 +306,7 @@ def client_settings(
         ),
         silence_s=max(poll_interval_ms, session_ms) / 1_000,
         poll_interval_s=poll_interval_ms / 1_000,
+        fetch_wait_s=_milliseconds(client, "fetch.wait.max.ms", 500) / 1_000,
         session_s=session_ms / 1_000,
         only_user_commits=auto_commit is False,
         only_stored=auto_store is False,

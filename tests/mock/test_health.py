@@ -176,6 +176,18 @@ def test_a_program_that_asks_no_more_is_not_alive(make: Make, send: Send) -> Non
     wait_for(consumer, lambda: consumer.health().live, "the next call")
 
 
+def test_partitions_assigned_by_hand_are_nobody_elses(make: Make, send: Send) -> None:
+    """The group takes nothing away from a program that is no member of it, however long a handler runs."""
+    send("a")
+    consumer = make(config={"max.poll.interval.ms": 1_300})
+    consumer.poll(0.1)
+    assert reason(consumer.health()).startswith("no topic is subscribed")
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    poll_some(consumer, 1)
+    time.sleep(1.5)
+    assert consumer.health() == Health(live=True, ready=True, reasons=())
+
+
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "LOOK_EVERY_S", 0.3)
