@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from opentelemetry import propagate
-from opentelemetry.context import Context, attach, detach
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import (
     INVALID_SPAN,
@@ -45,6 +45,8 @@ _TRACE_PARENT: Final = "traceparent"
 _FLAGS_END: Final = 55
 """The length of a ``traceparent``; its last digit has the flag for sampled messages."""
 _NOT_SAMPLED: Final = b"02468ace"
+[_SPAN] = set_span_in_context(INVALID_SPAN, Context())
+"""The key of the span in a context."""
 
 
 class Tracing:
@@ -101,8 +103,9 @@ class Tracing:
         if self._reads_flag and "baggage" not in headers:
             parent = headers.get(_TRACE_PARENT) or b""
             if len(parent) == _FLAGS_END and parent[-1] in _NOT_SAMPLED:
-                span: Span = _NotSampled(headers)
-                return _Entered(span, set_span_in_context(span))
+                of_producer = _NotSampled(headers)
+                # As `set_span_in_context` does, in a third of its time.
+                return _Entered(of_producer, Context({**get_current(), _SPAN: of_producer}))
         topic = message.topic() or ""
         attributes = self._attributes(topic) | {
             names.PARTITION: str(message.partition()),
