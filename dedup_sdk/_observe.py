@@ -107,11 +107,13 @@ class Health:
     - ``ready``: False while the consumer delivers nothing, or less: it has no assignment yet, assigned partitions
       recover, no broker answers, or it is closed. Also False if it is not ``live``.
     - ``reasons``: sentences that say why, each with the next step; empty if it is ready.
+    - ``closed``: True once the consumer is closed: nothing of it changes any more.
     """
 
     live: bool
     ready: bool
     reasons: tuple[str, ...]
+    closed: bool = False
 
 
 Observer = Callable[[VerdictEvent], None]

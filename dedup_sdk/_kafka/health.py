@@ -221,7 +221,8 @@ class Asked(NamedTuple):
 def health_of(asked: Asked, statuses: Sequence[PartitionStatus], watch: FetchWatch, now: float) -> Health:
     """Return the health of a consumer at a time (monotonic seconds)."""
     if asked.is_closed:
-        return Health(live=True, ready=False, reasons=("the consumer is closed: make a new one to go on",))
+        reason = "the consumer is closed: make a new one to go on"
+        return Health(live=True, ready=False, reasons=(reason,), closed=True)
     dead = [*_not_asked(asked, now), *_not_fetched(watch.stopped, now)]
     unready = [*_not_assigned(asked), *_recovering(statuses), *_silent(watch.silent_since, now)]
     return Health(live=not dead, ready=not (dead or unready), reasons=(*dead, *unready))

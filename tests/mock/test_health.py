@@ -124,7 +124,7 @@ def test_a_consumer_is_ready_when_its_partitions_deliver(make: Make, send: Send)
     assert consumer.health() == Health(live=True, ready=True, reasons=())
     consumer.close()
     closed = consumer.health()
-    assert (closed.live, closed.ready) == (True, False)
+    assert (closed.live, closed.ready, closed.closed) == (True, False, True)
     assert "the consumer is closed" in reason(closed)
 
 

@@ -32,12 +32,12 @@ class Browser:
         self.driver = driver
         self._log: Callable[[str], list[dict[str, object]]] = driver.get_log
 
-    def open(self, page: Path, *, width: int, dark: bool = False) -> None:
-        """Show a file."""
+    def open(self, page: Path | str, *, width: int, dark: bool = False) -> None:
+        """Show a file, or a page by its address."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self._resize(width, 900)
-        self.driver.get(page.as_uri())
+        self.driver.get(page if isinstance(page, str) else page.as_uri())
         # All of it, so that a screenshot shows all of it.
         self._resize(width, int(self.run("return document.documentElement.scrollHeight")))
 

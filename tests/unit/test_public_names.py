@@ -131,6 +131,7 @@ ADAPTERS = [
     "artemis",
     "cmq",
     "conventions",
+    "health",
     "hornetq",
     "opentelemetry",
     "prometheus",
