@@ -48,7 +48,7 @@ text-align:right}
 td:first-child{font-weight:600}td::before{content:attr(data-name);color:var(--dim);font-weight:400;text-align:left}
 td div{flex:1;text-align:left}td:nth-child(2) div{text-align:right}}
 """
-_LINKS: Final = "<nav>For machines: <a href=livez>livez</a> · <a href=readyz>readyz</a> · <a href=metrics>metrics</a></nav>"
+_LINKS: Final = " · ".join(f"<a href={each}>{each}</a>" for each in ("livez", "readyz", "metrics"))
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -62,7 +62,7 @@ def page(looks: Sequence[Look | None], health: Health, lines: Iterable[LogLine])
         *(f'<p class="{kind}">{escape(reason)}</p>' for reason in health.reasons),
         *chain.from_iterable(map(_consumer, there)),
         *_log(list(lines)),
-        _LINKS,
+        f"<nav>For machines: {_LINKS}</nav>",
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

@@ -19,6 +19,7 @@ from dedup_sdk._cli.rewind import rewind
 from dedup_sdk._cli.snapshot_load import load
 from dedup_sdk._cli.snapshots import snapshots_app
 from dedup_sdk._cli.stores import dump, lookup, restore, snapshot, stats
+from dedup_sdk._cli.top import top
 from dedup_sdk._cli.version import version_line
 from dedup_sdk._cli.window_check import window_check
 from dedup_sdk._masking import masked_settings, masked_url, masked_urls
@@ -87,6 +88,7 @@ app.command(cls=Command)(rewind)
 app.command(cls=Command)(adopt)
 app.command(cls=Command)(window_check)
 app.command(cls=Command)(bridge)
+app.command(cls=Command)(top)
 app.command(cls=Command)(dump)
 app.command(cls=Command)(lookup)
 app.command(cls=Command)(stats)

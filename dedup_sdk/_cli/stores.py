@@ -288,11 +288,12 @@ def _read(found: PartitionFolder) -> PartitionStats:
         newest_ms=progress.newest_ms if progress else None,
         marks=marks,
         payload_bytes=payload_bytes,
-        disk_bytes=_disk_bytes(found.path),
+        disk_bytes=disk_bytes(found.path),
     )
 
 
-def _disk_bytes(folder: Path) -> int:
+def disk_bytes(folder: Path) -> int:
+    """Return the size of all files in a folder, which a consumer may change meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -318,12 +319,13 @@ def _stats_table(partitions: list[PartitionStats]) -> Table:
             printable(each.group),
             *("-" if count is None else f"{count:,}" for count in counts),
             *map(size_text, sizes),
-            _record_time(each.newest_ms),
+            record_time(each.newest_ms),
         )
     return table
 
 
-def _record_time(timestamp_ms: int | None) -> str:
+def record_time(timestamp_ms: int | None) -> str:
+    """Return the time of a record for a table."""
     if timestamp_ms is None or timestamp_ms < 0:
         return "-"
     time = utc_time(timestamp_ms)

@@ -40,8 +40,11 @@ ADDRESS = "localhost:9092"
 REGISTRY = "http://localhost:8081"
 """The schema registry of every example; on the stage it is one inside the process."""
 
-PORTS = {'("", 8080)': '("127.0.0.1", 0)', "start_http_server(8000)": 'start_http_server(0, "127.0.0.1")',
-         "serve(consumer, port=8080)": "serve(consumer, port=0)"}
+PORTS = {
+    '("", 8080)': '("127.0.0.1", 0)',
+    "start_http_server(8000)": 'start_http_server(0, "127.0.0.1")',
+    "serve(consumer, port=8080)": "serve(consumer, port=0)",
+}
 """Where examples listen; on the stage it is any free port."""
 
 SENT = ["order-1", "order-2", "order-1", "order-3", "order-2", "last"]
