@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter, itemgetter
+from operator import attrgetter, is_, itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -461,6 +461,29 @@ class Partition:
         # A reference to a record keeps its chunk alive, and the messages of it.
         self.judged = []
         return offered
+
+    def complete_items(self, items: list[Any]) -> tuple[int, list[RecordRef]]:
+        """Complete the first of these items that lie in one chunk as columns, at a tenth of the price of single ones.
+
+        Returns how many that were (0 if the first must be completed by `complete`), and the records to deliver next.
+        They must have been offered with their chunk, ascending by offset.
+        """
+        place = self.flight.place(items[0].offset()) if self.started else None
+        if place is None or self.writer.fenced:
+            return 0, []
+        chunk = place.chunk
+        # The rows of the chunk that were offered, from the first item on; by identity, because a record of another log
+        # may have the same offset.
+        states = np.frombuffer(chunk.states, np.uint8)[place.row :]
+        rows = (np.flatnonzero(states == OFFERED)[: len(items)] + place.row).tolist()
+        same = list(map(is_, items, map(chunk.items.__getitem__, rows))) if chunk.items else []
+        rows = rows[: same.index(False) if False in same else len(same)]
+        if not rows:
+            return 0, []
+        if len(rows) == chunk.states.count(OFFERED):
+            return len(rows), self.complete_chunk(chunk)
+        self._note_handled(chunk.offsets[rows[0]], chunk.offsets[rows[-1]])
+        return len(rows), self._settled(self.state.complete(chunk, rows))
 
     def complete(
         self,

@@ -280,6 +280,9 @@ class DedupConsumer(Consumer):
         Like the plain client it waits until so many have come or the time is up. It does not wait again to replace
         duplicates if there is a message to return. Error events are among the messages, in their place. An empty list
         says nothing about the end of the topic, as None from `poll`.
+
+        ``consume(0)`` takes no message and does not wait: the group hears from the consumer, callbacks run, recoveries
+        and commits go on. Call it while your program has no room for a message.
         """
         try:
             num_messages = operator.index(num_messages)
@@ -290,7 +293,7 @@ class DedupConsumer(Consumer):
                 f"num_messages={shown(num_messages)}: give a number from 0 to {MOST_CONSUMED}, e.g. 100"
             )
         if num_messages == 0:
-            self._access.check_open()
+            self._loop.heartbeat()
             return []
         if type(timeout) not in _NUMBERS or timeout != timeout:  # noqa: PLR0124 (nan)
             timeout = _seconds(timeout)
@@ -452,14 +455,17 @@ class DedupConsumer(Consumer):
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
-    def complete(self, message: Message) -> None:
-        """Mark a message as handled. From any thread.
+    def complete(self, *messages: Message, dead_lettered: bool = False) -> None:
+        """Mark messages as handled, all in one write of the store. From any thread.
 
-        Its ID is in the store when this method returns; with ``durability="commit"``, when offsets are committed. If
-        the store is damaged, or its disk is full, the message may come again after a crash.
+        ``dead_lettered``: count them as dead-lettered, too; you have sent them elsewhere.
+
+        Their IDs are in the store when this method returns; with ``durability="commit"``, when offsets are committed.
+        If the store is damaged, or its disk is full, a message may come again after a crash.
         """
-        _refuse_other(message)
-        self._loop.complete([message])
+        for message in messages:
+            _refuse_other(message)
+        self._loop.complete(messages, dead_lettered=dead_lettered)
 
     def release(self, message: Message) -> None:
         """Give a message back: it is delivered again before new ones. From any thread.

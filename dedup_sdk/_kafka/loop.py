@@ -166,6 +166,8 @@ class FetchLoop:
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got = get_ident(), list[Any]()
+        if self._holds_back:
+            self._fetch_again()
         with self._mutex:
             lock = self._lock
             busy = self._poller or lock.client_thread or lock.closer
@@ -610,13 +612,26 @@ class FetchLoop:
     def complete(self, messages: Iterable[Any], *, dead_lettered: bool = False) -> None:
         """Complete messages, and write each partition's marks; ``dead_lettered``: count them as dead-lettered."""
         with self._mutex, self.guarded_step(defers_store_errors=True):
-            ended: dict[int, tuple[Partition, list[int]]] = {}
+            by_partition: dict[Coordinates, list[Any]] = {}
             for message in messages:
-                partition = self._taken_out(message)
-                if partition is not None:
-                    ended.setdefault(id(partition), (partition, []))[1].append(message.offset())
-            for partition, offsets in ended.values():
-                freed = partition.complete(offsets, dead_lettered=dead_lettered)
+                if message.error() is None:
+                    by_partition.setdefault((message.topic(), message.partition()), []).append(message)
+                else:
+                    self._engine.counters.stale += 1
+            for coordinates, each in by_partition.items():
+                partition = self._delivery.partition_of(*coordinates)
+                freed = []
+                # Those that asking for more would complete are ended one by one: their batch must not end them again.
+                in_runs = not dead_lettered and self._delivery.completed_by is CompletedBy.NOTHING
+                while partition is not None and in_runs and each:
+                    count, more = partition.complete_items(each)
+                    freed += more
+                    each = each[count:]
+                    in_runs = count > 0
+                offsets = [message.offset() for message in each if self._taken_out(message) is not None]
+                if partition is None:
+                    continue
+                freed += partition.complete(offsets, dead_lettered=dead_lettered)
                 self._write([partition])
                 if freed:
                     self._delivery.offer(freed)
@@ -752,7 +767,7 @@ class FetchLoop:
     def deliver_again(self, messages: Iterable[Any]) -> None:
         """Queue delivered messages, by offset, before all others; the client may fetch again."""
         with self._mutex:
-            self.fetch_again()
+            self._fetch_again()
             self._delivery.put_back(sorted(messages, key=_offset))
             self._interruption.request_maintenance()
 
@@ -760,6 +775,7 @@ class FetchLoop:
 
     def heartbeat(self) -> None:
         """Do maintenance and serve the client, without delivering a message."""
+        self._lock.check_open()
         self._interruption.run_step(self._look_after)
         self._callback_errors.raise_kept()
 
@@ -774,7 +790,7 @@ class FetchLoop:
         self.heard_at = time.monotonic()
         self._fetcher.listen(0)
 
-    def fetch_again(self) -> None:
+    def _fetch_again(self) -> None:
         """Have the client fetch again if `heartbeat` had to pause it."""
         if self._holds_back:
             with self._mutex:

@@ -75,7 +75,6 @@ class WorkerSession:
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return the next message, None when none came in time; raise fatal errors of the client, log others."""
-        self._loop.fetch_again()
         message = self._poll(timeout_s)
         self._alive_at = time.monotonic()
         if message is None:

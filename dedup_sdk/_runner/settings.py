@@ -97,21 +97,20 @@ class Retries:
 
         The error of the last attempt is raised.
         """
+        return iter(self.context(lambda error: self.is_retriable(error) and task.back_off()))
+
+    def context(self, begins_again: Callable[[Exception], bool]) -> Any:
+        """Return the attempts behind a call that has failed, to iterate over in a thread or in a coroutine."""
         # Only after a failure: an attempt of stamina costs ten times as much as a plain function call.
         import stamina
 
-        def begins_again(error: Exception) -> bool:
-            return self.is_retriable(error) and task.back_off()
-
-        return iter(
-            stamina.retry_context(
-                on=begins_again,
-                attempts=self.attempts,
-                timeout=None,
-                wait_initial=self.wait_initial,
-                wait_max=self.wait_max,
-                wait_jitter=self.wait_initial,
-            )
+        return stamina.retry_context(
+            on=begins_again,
+            attempts=self.attempts,
+            timeout=None,
+            wait_initial=self.wait_initial,
+            wait_max=self.wait_max,
+            wait_jitter=self.wait_initial,
         )
 
 

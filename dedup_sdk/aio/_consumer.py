@@ -1,0 +1,558 @@
+"""`AsyncDedupConsumer`: a `DedupConsumer` in a thread of its own, for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from inspect import iscoroutinefunction
+from math import inf
+from pathlib import Path
+from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal, signal
+from threading import current_thread, main_thread
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from confluent_kafka import Message, TopicPartition
+
+from dedup_sdk._checks import whole
+from dedup_sdk._kafka.consumer import Completion, DedupConsumer, Mode
+from dedup_sdk._kafka.fields import note_message
+from dedup_sdk._kafka.loop import Durability
+from dedup_sdk._kafka.recovery import Recovery
+from dedup_sdk._kafka.session import WAITING_SHARE
+from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._masking import shown
+from dedup_sdk._observe import Counters, Observer, PartitionStatus
+from dedup_sdk._record import Verdict
+from dedup_sdk._store.protocol import KeyStore
+from dedup_sdk._strategy import Strategy
+from dedup_sdk.aio._buffer import End, MessageBuffer, coordinates_of
+from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner
+from dedup_sdk.aio._taker import EndsBy, IdleClock, Iteration, Taker
+from dedup_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from dedup_sdk._runner.settings import Failures, OnError
+    from dedup_sdk.aio._run import AsyncHandler, Order
+    from dedup_sdk.shared._protocol import ClaimStore
+    from dedup_sdk.shared._settings import Shared
+
+T = TypeVar("T")
+
+_DEFAULT_RECOVERY: Final = Recovery()
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+RebalanceCallback = Callable[[Any, list[TopicPartition]], object]
+"""A function, which gets the `DedupConsumer`, or a coroutine function, which gets the `AsyncDedupConsumer`."""
+
+
+class AsyncDedupConsumer:
+    """A `DedupConsumer` for asyncio: the same arguments, verdicts, counters and errors; methods are awaited.
+
+    It has one thread of its own, which owns the client: it polls for the group also while a handler takes minutes, or
+    the event loop stands still. What you cancel is safe: a message that a cancelled call did not return is returned by
+    the next one, and a message whose handling was cancelled in the body of ``async for``, in `once` or in `run` is
+    delivered again.
+
+    Args:
+        config: as for `DedupConsumer`. Its callbacks (``error_cb``, ``stats_cb``, ...) run on the consumer's thread.
+        dedup: how duplicates are recognised: `Lookup` or `LastId`.
+        store: a folder for the key stores, or a `KeyStore`.
+        completion: ``on-next-call``: asking for more messages (`poll`, `consume`, ``async for``) completes those that
+            you got before; ``explicit``: only `complete` and `once` do.
+        durability: as for `DedupConsumer`, as are ``mode``, ``recovery``, ``shared``, ``observers`` (functions, called
+            on the consumer's thread), ``idle_timeout`` and ``revoke_deadline``.
+
+    Raises the errors of `DedupConsumer`. Use it in ``async with``, in one event loop. One task at a time asks for
+    messages; all other methods may be called by any task.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] = _NOTHING,
+        /,
+        *,
+        dedup: Strategy,
+        store: str | Path | KeyStore,
+        completion: Completion = "on-next-call",
+        durability: Durability = "batch",
+        mode: Mode = "dedup",
+        recovery: Recovery = _DEFAULT_RECOVERY,
+        shared: Shared | ClaimStore | None = None,
+        observers: Iterable[Observer] = (),
+        idle_timeout: float | None = None,
+        revoke_deadline: float | None = None,
+        **client_arguments: Any,
+    ) -> None:
+        settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
+        # The application has not seen what the thread has fetched: only the messages that it took may be completed by
+        # its next call.
+        by_offsets = not settings.completes_on_next_call
+        self._consumer = DedupConsumer(
+            config,
+            dedup=dedup,
+            store=store,
+            completion=completion if by_offsets else "explicit",
+            durability=durability,
+            mode=mode,
+            recovery=recovery,
+            shared=shared,
+            observers=observers,
+            idle_timeout=idle_timeout,
+            revoke_deadline=revoke_deadline,
+            **client_arguments,
+        )
+        self._settings, self._spec = settings, dedup.id
+        self._deadline_s = settings.revoke_deadline_s * WAITING_SHARE
+        self._idle_timeout_s = idle_timeout
+        self._buffer = MessageBuffer()
+        self._owner = Owner(
+            self._consumer, self._buffer, deadline_s=self._deadline_s, name=f"dedup-aio-{settings.group}"
+        )
+        ends = EndsBy.OFFSETS if by_offsets else EndsBy.NEXT
+        self._taker = Taker(self._buffer, self._owner, EndsBy.CALL if completion == "explicit" else ends)
+        self._runs = self._closed = False
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout: float | None = -1) -> Message | None:  # noqa: ASYNC109 (the plain client's signature)
+        """Return the next message that is no duplicate, or an error event; None after ``timeout`` s (-1: no limit).
+
+        With ``completion="on-next-call"`` it first completes the message that you got before, whatever became of its
+        handling: `once` tells the consumer exactly. If the call is cancelled, the next one returns its message.
+        """
+        self._begin()
+        got = await self._taker.take(1, _seconds(timeout))
+        return got[0] if got else None
+
+    async def consume(
+        self,
+        num_messages: int = 1,
+        timeout: float | None = -1,  # noqa: ASYNC109 (the plain client's signature)
+    ) -> list[Message]:
+        """Return up to ``num_messages`` messages; fewer (or none) after ``timeout`` seconds (-1: no limit).
+
+        It waits until so many have come, or the time is up; never for more than 1,000, which is what waits here at
+        most. With ``completion="on-next-call"`` it first completes the messages that you got before.
+        """
+        whole("num_messages", num_messages, advice="give the most messages to return, e.g. 100")
+        self._begin()
+        return await self._taker.take(num_messages, _seconds(timeout), enough=min(num_messages, MOST_QUEUED))
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others.
+
+        The next step completes the message before, unless ``completion="explicit"``. If the body is cancelled, its
+        message is delivered again.
+        """
+        return self._iteration(ends_by_next=True)
+
+    def explicit(self) -> AsyncIterator[Message]:
+        """Iterate without completing: each message ends by `once`, `complete` or `release`."""
+        return self._iteration(ends_by_next=False)
+
+    def _iteration(self, *, ends_by_next: bool) -> Iteration:
+        self._begin()
+        return Iteration(self._taker, IdleClock(self._owner, self._idle_timeout_s), ends_by_next=ends_by_next)
+
+    def stop(self) -> None:
+        """End the iteration, or `run`, after the messages in hand; if none runs, end the next one when it begins.
+
+        From the event loop's thread; elsewhere by ``loop.call_soon_threadsafe(consumer.stop)``.
+        """
+        self._taker.stop()
+
+    @contextlib.contextmanager
+    def stop_on_signals(self, *signals: Signals) -> Iterator[list[int]]:
+        """Call `stop` when SIGTERM or Ctrl-C comes inside the block (or one of ``signals``, if you give some).
+
+        A second Ctrl-C acts as if this block were not there. The block gets a list to which the received signals are
+        added. You must call this in the main thread, inside a coroutine.
+        """
+        loop, caught = asyncio.get_running_loop(), list[int]()
+        before = {number: getsignal(number) for number in signals or (SIGTERM, SIGINT)}
+
+        def restore(number: Signals) -> None:
+            if number in before:
+                loop.remove_signal_handler(number)
+                signal(number, before.pop(number))
+
+        def receive(number: Signals) -> None:
+            caught.append(number)
+            if number is SIGINT:
+                restore(number)
+            self.stop()
+
+        for number in list(before):
+            loop.add_signal_handler(number, receive, number)
+        try:
+            yield caught
+        finally:
+            for number in list(before):
+                restore(number)
+
+    async def run(
+        self,
+        handler: AsyncHandler,
+        *,
+        concurrency: int = 100,
+        order: Order = "key",
+        on_error: OnError = "raise",
+        dead_letters: str | None = None,
+        attempts: int | None = 5,
+        retry_on: Failures = Exception,
+        wait_initial: float = 0.1,
+        wait_max: float = 5.0,
+    ) -> None:
+        """Await ``handler`` for each message, up to ``concurrency`` at a time, until `stop` or ``idle_timeout``.
+
+        A message is completed when its handler returns. SIGTERM acts as `stop` if nothing else handles that signal:
+        running handlers end first. If this call is cancelled, or a handler fails for good, running handlers are
+        cancelled, and waited for up to half of ``revoke_deadline``; all messages that are not completed come again.
+
+        Args:
+            handler: a coroutine function of a message; its result is ignored.
+            concurrency: the most handlers that run at a time.
+            order: ``key``: messages with the same key and partition are handled one after the other, messages without a
+                key in any order. ``partition``: all messages of a partition are. None: any order.
+            on_error: the reaction to an exception, as in `DedupConsumer.run`.
+            dead_letters: the dead-letter topic, with ``on_error="dead-letter"``. None: the name of the group and
+                ``.dead-letters``.
+            attempts: the most calls of the handler for one message, the first included; None: no limit.
+            retry_on: exception classes, or a function of an exception, that tell which errors may pass.
+            wait_initial: seconds before the second call; each further pause is about twice as long.
+            wait_max: seconds of the longest pause.
+
+        Raises the error of the handler, `DeadLetterError`, the errors of iteration, and `ConfigurationError` for
+        settings that make no sense.
+        """
+        from dedup_sdk._runner.settings import Retries, calls_at_most
+        from dedup_sdk.aio._run import AsyncRunner, AsyncRunSettings, DeadLetters
+
+        if dead_letters is not None and on_error != "dead-letter":
+            raise ConfigurationError(
+                f"dead_letters={shown(dead_letters)} is not used with on_error={shown(on_error)}; choose "
+                "on_error='dead-letter', or leave it out"
+            )
+        topic = dead_letters or f"{self._settings.group}.dead-letters"
+        settings = AsyncRunSettings(
+            handler=handler,
+            concurrency=concurrency,
+            order=order,
+            on_error=on_error,
+            dead_letters=topic if on_error == "dead-letter" else None,
+            retries=Retries(
+                attempts=calls_at_most(on_error, attempts),
+                on=retry_on,
+                wait_initial=wait_initial,
+                wait_max=wait_max,
+            ),
+        )
+        self._begin()
+        if self._runs:
+            raise RuntimeError(
+                "run() is at work already: one consumer has one loop; give it more concurrency"
+            )
+        letters = (
+            DeadLetters(self._owner, self._settings, topic, self._spec) if settings.dead_letters else None
+        )
+        runner = AsyncRunner(
+            settings,
+            taker=self._taker,
+            buffer=self._buffer,
+            owner=self._owner,
+            idle=IdleClock(self._owner, self._idle_timeout_s),
+            letters=letters,
+            deadline_s=self._deadline_s,
+        )
+        self._runs = True
+        try:
+            if letters is not None:
+                await letters.open()
+            with self._stop_on_sigterm():
+                await runner.run()
+        finally:
+            self._runs = self._taker.is_stopped = False
+            if letters is not None:
+                await letters.close()
+
+    def _stop_on_sigterm(self) -> AbstractContextManager[object]:
+        """Stop at SIGTERM, unless the program handles that signal, or signals come to another thread."""
+        is_main = current_thread() is main_thread()
+        if is_main and getsignal(SIGTERM) is SIG_DFL:
+            return self.stop_on_signals(SIGTERM)
+        return contextlib.nullcontext()
+
+    # --- how messages end ----------------------------------------------------------------------------------------
+
+    async def complete(self, *messages: Message, dead_lettered: bool = False) -> None:
+        """Mark messages as handled; their IDs are in the store when this call returns.
+
+        If the call is cancelled, they are completed all the same. See `DedupConsumer.complete`.
+        """
+        _refuse_others(messages)
+        self._buffer.end(messages, End.DEAD_LETTERED if dead_lettered else None)
+        await self._call(_nothing)
+
+    async def release(self, message: Message) -> None:
+        """Give a message back: it is delivered again before new ones, also if this call is cancelled."""
+        _refuse_others([message])
+        self._buffer.end([message], End.RELEASED)
+        await self._call(_nothing)
+
+    async def holds(self, message: Message) -> bool:
+        """Whether you may still handle a message; see `DedupConsumer.holds`."""
+        return self._buffer.is_out(message) and await self._call(self._consumer.holds, message)
+
+    @contextlib.asynccontextmanager
+    async def once(self, message: Message) -> AsyncIterator[Message]:
+        """Complete a message at the end of the block; if it raises, or is cancelled, release the message.
+
+        A note at the exception names topic, partition, offset and attempt. The block always runs: if messages wait in
+        a queue of yours, ask `holds` first.
+        """
+        _refuse_others([message])
+        self._buffer.keep_back(message)
+        try:
+            yield message
+        except BaseException as error:
+            # Without waiting: a cancellation must reach its caller at once.
+            self._buffer.end([message], End.RELEASED)
+            if isinstance(error, Exception):
+                note_message(error, message, 1)
+            raise
+        await self.complete(message)
+
+    # --- offsets -------------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
+    ) -> list[TopicPartition] | None:
+        """Commit completed messages; see `DedupConsumer.commit`.
+
+        First it completes the messages that you got: with ``completion="on-next-call"`` all of them, or those up to
+        ``message``, or below ``offsets``.
+        """
+        self._complete_last(message, offsets)
+        named = message is not None or offsets is not None or self._settings.only_stored
+        if self._taker.ends is EndsBy.OFFSETS and not named:
+            # Not all that the consumer has delivered: some of that is still queued here.
+            offsets = [TopicPartition(*at, end) for at, end in self._buffer.taken_up_to().items()]
+        return await self._call(lambda: self._consumer.commit(message, offsets, asynchronous))
+
+    async def store_offsets(
+        self, message: Message | None = None, offsets: list[TopicPartition] | None = None
+    ) -> None:
+        """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
+        self._complete_last(message, offsets)
+        await self._call(lambda: self._consumer.store_offsets(message, offsets))
+
+    async def committed(
+        self,
+        partitions: list[TopicPartition],
+        timeout: float = 10.0,  # noqa: ASYNC109 (the plain client's signature)
+    ) -> list[TopicPartition]:
+        """Return the offsets that the group has committed, as the plain client does."""
+        return await self._call(lambda: self._consumer.committed(partitions, timeout))
+
+    async def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return, for each partition, the offset after the last message that you got, or that was hidden."""
+
+        def positions() -> list[TopicPartition]:
+            first = self._buffer.first_queued()
+            found = self._consumer.position(partitions)
+            for each in found:
+                each.offset = first.get((each.topic, each.partition), each.offset)
+            return found
+
+        return await self._call(positions)
+
+    async def seek(self, partition: TopicPartition) -> None:
+        """Read a partition from another offset on; see `DedupConsumer.seek`. Messages that wait here are dropped."""
+        if isinstance(partition, TopicPartition):
+            self._complete_last(None, [partition])
+
+        def seek() -> None:
+            self._consumer.seek(partition)
+            self._buffer.drop({(partition.topic, partition.partition)})
+
+        await self._call(seek)
+
+    # --- which partitions are read -------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Subscribe; a callback is a function, or a coroutine function, of the consumer and the partitions.
+
+        A function is called on the consumer's thread, and gets the `DedupConsumer`; a coroutine function runs on the
+        event loop, and gets this consumer, whose methods it may await. It has half of ``revoke_deadline``, then it is
+        cancelled. Messages that you have of partitions that are revoked may end meanwhile, up to that deadline.
+        """
+        on_lost = on_revoke if on_lost is None else on_lost
+
+        def assigned(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
+            self._call_back(on_assign, consumer, partitions)
+
+        def revoked(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
+            self._call_back(on_revoke, consumer, partitions)
+            self._owner.wait_for({(each.topic, each.partition) for each in partitions})
+
+        def lost(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
+            gone = {(each.topic, each.partition) for each in partitions}
+            self._buffer.drop(gone)
+            self._buffer.give_up(self._buffer.out_of(gone))
+            self._call_back(on_lost, consumer, partitions)
+
+        arguments: dict[str, Any] = {"on_revoke": revoked, "on_lost": lost}
+        if on_assign is not None:
+            arguments["on_assign"] = assigned
+        await self._call(lambda: self._consumer.subscribe(topics, **arguments))
+
+    def _call_back(
+        self, callback: RebalanceCallback | None, consumer: DedupConsumer, partitions: list[TopicPartition]
+    ) -> None:
+        if callback is None:
+            return
+        if iscoroutinefunction(callback) or iscoroutinefunction(getattr(callback, "__call__", None)):  # noqa: B004
+            self._owner.run_on_loop(callback, self, partitions)
+        else:
+            callback(consumer, partitions)
+
+    async def unsubscribe(self) -> None:
+        """Leave the group; see `DedupConsumer.unsubscribe`."""
+        await self._call(self._consumer.unsubscribe)
+
+    async def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that are assigned."""
+        return await self._call(self._consumer.assignment)
+
+    async def assign(self, partitions: list[TopicPartition]) -> None:
+        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
+        await self._reassign(lambda: self._consumer.assign(partitions))
+
+    async def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
+        await self._call(lambda: self._consumer.incremental_assign(partitions))
+
+    async def unassign(self) -> None:
+        """Let all partitions go: completed work is written and committed."""
+        await self._reassign(self._consumer.unassign)
+
+    async def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Let these partitions go: completed work is written and committed."""
+        await self._reassign(lambda: self._consumer.incremental_unassign(partitions))
+
+    async def _reassign(self, change: Callable[[], object]) -> None:
+        def work() -> None:
+            # All of them: a partition that stays is read again from its position.
+            before = {(each.topic, each.partition) for each in self._consumer.assignment()}
+            change()
+            self._buffer.drop(before)
+
+        await self._call(work)
+
+    async def pause(self, partitions: list[TopicPartition]) -> None:
+        """Deliver nothing from these partitions until `resume`."""
+
+        def pause() -> None:
+            self._consumer.pause(partitions)
+            self._buffer.set_aside({(each.topic, each.partition) for each in partitions})
+
+        await self._call(pause)
+
+    async def resume(self, partitions: list[TopicPartition]) -> None:
+        """Deliver from these partitions again."""
+
+        def resume() -> None:
+            self._consumer.resume(partitions)
+            self._buffer.bring_back({(each.topic, each.partition) for each in partitions})
+
+        await self._call(resume)
+        self._taker.notify()
+
+    # --- verdicts, counters, status ------------------------------------------------------------------------------
+
+    async def verdict(self, message: Message) -> Verdict | None:
+        """Return the verdict of a message that you got; None if it is forgotten."""
+        return await self._call(self._consumer.verdict, message)
+
+    @property
+    def counters(self) -> Counters:
+        """Totals by verdict since the consumer was made."""
+        return self._consumer.counters
+
+    async def partition_statuses(self) -> list[PartitionStatus]:
+        """Return the state of each assigned partition, and the reasons why it waits."""
+        return await self._call(lambda: self._consumer.partition_statuses)
+
+    @property
+    def effective_window_ms(self) -> int | None:
+        """The shortest time in ms over which IDs are known, of all partitions; see `DedupConsumer`."""
+        return self._consumer.effective_window_ms
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Release the messages in hand, write and commit completed ones, leave the group; see `DedupConsumer.close`.
+
+        The event loop goes on meanwhile. If the call is cancelled, that is raised when the consumer is closed.
+        """
+        self._closed = True
+        self._taker.close()
+        await self._owner.end()
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; if the block ended without an exception, the messages of the last call are completed first."""
+        if error is None:
+            self._complete_last(None, None)
+        await self.close()
+
+    # --- helpers -------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        self._owner.start(self._taker.notify)
+
+    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        self._begin()
+        return await self._owner.call(function, *arguments)
+
+    def _complete_last(self, message: Message | None, offsets: list[TopicPartition] | None) -> None:
+        """Complete messages of the last call: those up to a message, below offsets, or all."""
+        if message is not None:
+            if message.error() is None:
+                self._taker.end_last_below({coordinates_of(message): (message.offset() or 0) + 1})
+        elif offsets is not None:
+            self._taker.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
+        else:
+            self._buffer.end_last()
+
+
+def _seconds(timeout: float | None) -> float:
+    return inf if timeout is None or timeout < 0 else timeout
+
+
+def _refuse_others(messages: Iterable[object]) -> None:
+    for message in messages:
+        if not isinstance(message, Message):
+            raise TypeError(f"message={shown(message)}: give a message that this consumer returned")
+
+
+def _nothing() -> None:
+    """Do nothing: the answer says that all before it is done."""
