@@ -166,8 +166,7 @@ class FetchLoop:
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got = get_ident(), list[Any]()
-        if self._holds_back:
-            self._fetch_again()
+        self._fetch_again()
         with self._mutex:
             lock = self._lock
             busy = self._poller or lock.client_thread or lock.closer
@@ -618,9 +617,8 @@ class FetchLoop:
                     by_partition.setdefault((message.topic(), message.partition()), []).append(message)
                 else:
                     self._engine.counters.stale += 1
-            for coordinates, each in by_partition.items():
-                partition = self._delivery.partition_of(*coordinates)
-                freed = []
+            for coordinates, ended in by_partition.items():
+                partition, each, freed = self._delivery.partition_of(*coordinates), ended, []
                 # Those that asking for more would complete are ended one by one: their batch must not end them again.
                 in_runs = not dead_lettered and self._delivery.completed_by is CompletedBy.NOTHING
                 while partition is not None and in_runs and each:
@@ -782,7 +780,9 @@ class FetchLoop:
     def _look_after(self) -> None:
         with self._mutex:
             self._settle()
-            self._unwritten.update(self._delivery.finish())
+            if self._delivery.completed_by is not CompletedBy.NEXT_CALL:
+                # Else this would complete messages that the application still has.
+                self._unwritten.update(self._delivery.finish())
             self._maintain()
             if len(self._fetcher.messages) >= MOST_FETCHED or self._holds_back:
                 self._holds_back = True

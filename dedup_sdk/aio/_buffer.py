@@ -2,20 +2,24 @@
 
 queued
     fetched by the thread, and not taken by the application
+last
+    taken, and completed by the application's next call
 out
-    taken, and neither completed nor released; ``last`` are those of them that the next call completes
+    taken, and ended by a call for the message itself
 ended
-    completed or released by the application; the thread passes that on to the consumer
+    completed, dead-lettered or released by the application; the thread passes that on to the consumer
 
-A message that is queued when its partition goes is dropped: the next owner gets it. Nobody locks: the loop takes from
-the left of ``queued``, the thread adds to its right and takes back from there, and each removal is one call.
+A message that is queued when its partition goes is dropped: the next owner gets it. Each method is one step under the
+buffer's lock: a message is never between two of these places, whoever looks.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
+from threading import Lock
 from typing import Any, NamedTuple
 
 from confluent_kafka import Message
@@ -23,17 +27,19 @@ from confluent_kafka import Message
 Coordinates = tuple[str, int]
 
 
+class EndsBy(Enum):
+    """What ends a message that the application took, besides calls for the message itself."""
+
+    NEXT = "the next call for messages"
+    OFFSETS = "a commit or stored offsets"
+    CALL = "nothing"
+
+
 class End(Enum):
-    """How a message that is out ends, but for a plain completion."""
+    """How a message ends, but for a plain completion."""
 
     DEAD_LETTERED = "dead-lettered"
     RELEASED = "released"
-
-
-class Event(NamedTuple):
-    """An error event of the client, in its place among the messages."""
-
-    message: Message
 
 
 class Failure(NamedTuple):
@@ -43,166 +49,232 @@ class Failure(NamedTuple):
 
 
 class MessageBuffer:
-    """What is queued, out and ended.
-
-    - ``queued``: messages, `Event` and `Failure`; the thread changes it, and the loop takes from its left.
-    - ``last``: the messages of the last call, for the next one to complete; only the loop changes it.
-    - ``completed``: messages that were completed; the loop adds, the thread takes.
-    """
+    """What is queued, out and ended. `put`, `drop` and the like are the thread's, `take` and `end` are the loop's."""
 
     def __init__(self) -> None:
-        self.queued: deque[Any] = deque()
-        self.last: list[Message] = []
-        self.completed: deque[Message] = deque()
-        self._others: deque[tuple[Message, End]] = deque()
+        self._lock = Lock()
+        self._queued: deque[Any] = deque()
+        """Messages, events of the client, and `Failure`."""
+        self._last: list[Message] = []
         self._out: dict[int, Message] = {}
         """By `id`: messages have no hash. The message beside its `id` keeps that number from being given away."""
+        self._completed: list[Message] = []
+        self._others: list[tuple[Message, End]] = []
         self._aside: dict[Coordinates, list[Message]] = {}
-        """Queued messages of paused partitions. Only the thread knows them."""
+        """Queued messages of paused partitions."""
+        self._returning: set[tuple[str, int, int]] = set()
+        """Topic, partition and offset of released messages: they come again, and go before all others."""
         self._taken: dict[Coordinates, int] = {}
+
+    def __len__(self) -> int:
+        """Return how many messages, events and failures are queued."""
+        return len(self._queued)
 
     # --- the thread's side ---------------------------------------------------------------------------------------
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no message is queued, out or ended."""
-        return not (self.queued or self.last or self._out or self.completed or self._others)
+    def waits_for_ends(self) -> bool:
+        """Whether the application has messages that end by calls for them, or such ends are to be passed on."""
+        return bool(self._out or self._completed or self._others)
 
     def put(self, items: Iterable[Any]) -> None:
         """Queue messages and events of the client, and failures."""
-        aside = self._aside
-        for item in items:
-            if isinstance(item, Failure):
-                self.queued.append(item)
-            elif item.error() is not None:
-                self.queued.append(Event(item))
-            elif aside and coordinates_of(item) in aside:
-                aside[coordinates_of(item)].append(item)
-            else:
-                self.queued.append(item)
+        with self._lock:
+            if self._returning:
+                items = list(items)
+                first = [each for each in items if self._returns(each)]
+                self._queued.extendleft(reversed(first))
+                again = set(map(id, first))
+                items = [each for each in items if id(each) not in again]
+            self._queued.extend(items)
+
+    def _returns(self, item: Any) -> bool:
+        if not _is_message(item):
+            return False
+        place = (*coordinates_of(item), item.offset())
+        returns = place in self._returning
+        self._returning.discard(place)
+        return returns
 
     def drop(self, gone: Collection[Coordinates]) -> None:
-        """Drop the queued messages of partitions that go, or are read from another offset on."""
-        self._take_back(gone)
-        for coordinates in gone:
-            self._taken.pop(coordinates, None)
-            if coordinates in self._aside:
-                self._aside[coordinates] = []
+        """Drop the queued messages of partitions that go."""
+        with self.dropped(gone):
+            pass
+
+    @contextmanager
+    def dropped(self, gone: Collection[Coordinates]) -> Iterator[None]:
+        """Drop the queued messages of partitions that go, or are read from another offset on; if that fails, undo it.
+
+        While the block runs the application takes none of them.
+        """
+        with self._lock:
+            back = self._take_back(lambda message: coordinates_of(message) in gone)
+            aside = {at: self._aside.pop(at) for at in gone if at in self._aside}
+            taken = {at: self._taken.pop(at) for at in gone if at in self._taken}
+            self._returning = {place for place in self._returning if place[:2] not in gone}
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._queued.extendleft(reversed(back))
+                self._aside.update(aside)
+                self._taken.update(taken)
+            raise
+
+    def prune(self, is_held: Callable[[Message], bool]) -> list[Message]:
+        """Drop the queued messages that the consumer does not hold any more; return those that are out and not held.
+
+        Nothing is looked at if the oldest message is held.
+        """
+        with self._lock:
+            oldest = next(filter(_is_message, self._queued), None) or next(iter(self._out.values()), None)
+        if oldest is None or is_held(oldest):
+            return []
+        with self._lock:
+            self._take_back(lambda message: not is_held(message))
+            return [message for message in self._out.values() if not is_held(message)]
 
     def set_aside(self, paused: Collection[Coordinates]) -> None:
         """Have the application take no message of these partitions until `bring_back`."""
-        for coordinates in paused:
-            self._aside.setdefault(coordinates, [])
-        for message in self._take_back(paused):
-            self._aside[coordinates_of(message)].append(message)
+        with self._lock:
+            for message in self._take_back(lambda message: coordinates_of(message) in paused):
+                self._aside.setdefault(coordinates_of(message), []).append(message)
 
     def bring_back(self, resumed: Collection[Coordinates]) -> None:
         """Queue the messages of partitions that were set aside, before all others."""
-        back = [message for coordinates in resumed for message in self._aside.pop(coordinates, [])]
-        self.queued.extendleft(reversed(back))
+        with self._lock:
+            back = [message for coordinates in resumed for message in self._aside.pop(coordinates, [])]
+            self._queued.extendleft(reversed(back))
 
-    def _take_back(self, partitions: Collection[Coordinates]) -> list[Message]:
-        """Remove the queued messages of some partitions, and return them; the loop may take others meanwhile."""
-        found: list[Message] = []
-        kept: list[Any] = []
-        while True:
-            # From the end: the loop takes the first, so that each message goes to one side only.
-            try:
-                item = self.queued.pop()
-            except IndexError:
-                break
-            (found if type(item) is Message and coordinates_of(item) in partitions else kept).append(item)
-        self.queued.extend(reversed(kept))
-        return found[::-1]
+    def _take_back(self, chosen: Callable[[Message], bool]) -> list[Message]:
+        found = [item for item in self._queued if _is_message(item) and chosen(item)]
+        if found:
+            away = set(map(id, found))
+            self._queued = deque(item for item in self._queued if id(item) not in away)
+        return found
 
-    def take_completed(self) -> list[Message]:
-        """Return the messages that were completed since the last call."""
-        return [self.completed.popleft() for _ in range(len(self.completed))]
-
-    def take_others(self) -> list[tuple[Message, End]]:
-        """Return the messages that have ended otherwise since the last call."""
-        return [self._others.popleft() for _ in range(len(self._others))]
+    def take_ended(self) -> tuple[list[Message], list[tuple[Message, End]]]:
+        """Return the messages that were completed, and those that ended otherwise, since the last call."""
+        with self._lock:
+            completed, others = self._completed, self._others
+            self._completed, self._others = [], []
+            self._returning.update(
+                (*coordinates_of(message), message.offset() or 0) for message, end in others if end is End.RELEASED
+            )  # fmt: skip
+            return completed, others
 
     def out_of(self, partitions: Collection[Coordinates]) -> list[Message]:
-        """Return the messages of some partitions that are out."""
-        return [
-            each for each in [*self._out.copy().values(), *self.last] if coordinates_of(each) in partitions
-        ]
+        """Return the messages of some partitions that the application has."""
+        with self._lock:
+            return [each for each in [*self._out.values(), *self._last] if coordinates_of(each) in partitions]
 
     def first_queued(self) -> dict[Coordinates, int]:
-        """Return, for each partition with queued messages, the offset of the first."""
+        """Return, for each partition with queued messages, the lowest offset of them."""
         first: dict[Coordinates, int] = {}
-        for each in [*self.queued.copy(), *(message for aside in self._aside.values() for message in aside)]:
-            if type(each) is Message:
-                offset = each.offset() or 0
-                first[coordinates_of(each)] = min(offset, first.get(coordinates_of(each), offset))
+        with self._lock:
+            for each in [*self._queued, *(message for aside in self._aside.values() for message in aside)]:
+                if _is_message(each):
+                    at, offset = coordinates_of(each), each.offset()
+                    first[at] = min(offset, first.get(at, offset))
         return first
 
     # --- the application's side ----------------------------------------------------------------------------------
 
-    def take(self, count: int) -> list[Message]:
+    def take(self, count: int, ends: EndsBy) -> list[Message]:
         """Take up to ``count`` messages, or events; raise the error of a failure that is next."""
-        taken: list[Message] = []
-        while len(taken) < count:
-            try:
-                item = self.queued.popleft()
-            except IndexError:
-                break
-            if isinstance(item, Failure):
-                if not taken:
-                    raise item.error
-                self.queued.appendleft(item)
-                break
-            taken.append(item.message if isinstance(item, Event) else item)
-        return taken
+        with self._lock:
+            queued, taken = self._queued, list[Message]()
+            while queued and len(taken) < count:
+                item = queued.popleft()
+                if isinstance(item, Failure):
+                    if not taken:
+                        raise item.error
+                    queued.appendleft(item)
+                    break
+                taken.append(item)
+            messages = [message for message in taken if message.error() is None]
+            if ends is EndsBy.NEXT:
+                self._last = messages
+            elif ends is EndsBy.CALL:
+                self._out.update((id(message), message) for message in messages)
+            else:
+                for message in messages:
+                    at, end = coordinates_of(message), (message.offset() or 0) + 1
+                    self._taken[at] = max(end, self._taken.get(at, end))
+            return taken
 
-    def lend(self, messages: Iterable[Message]) -> None:
-        """Note that messages are out, and end by `end`."""
-        self._out.update((id(message), message) for message in messages)
+    def take_next(self) -> Message | None:
+        """Complete the messages of the last call, and take one, if a message is next: `end_last` and `take` in one."""
+        with self._lock:
+            if self._last:
+                self._completed.extend(self._last)
+                self._last = []
+            if self._queued:
+                item = self._queued[0]
+                if type(item) is Message and item.error() is None:
+                    self._last = [item]
+                    return self._queued.popleft()  # type: ignore[no-any-return]
+            return None
 
-    def note_taken(self, messages: Iterable[Message]) -> None:
-        """Note messages that end by their offsets, in a commit of all that were taken."""
-        for message in messages:
-            at, end = coordinates_of(message), (message.offset() or 0) + 1
-            self._taken[at] = max(end, self._taken.get(at, end))
+    @property
+    def has_last(self) -> bool:
+        """Whether the next call for messages completes one."""
+        return bool(self._last)
 
     def taken_up_to(self) -> dict[Coordinates, int]:
         """Return, for each partition, the offset behind the last message that was taken since its assignment."""
-        return self._taken.copy()
+        with self._lock:
+            return self._taken.copy()
 
-    def end_last(self) -> None:
-        """Complete the messages of the last call."""
-        if self.last:
-            last, self.last = self.last, []
-            self.completed.extend(last)
+    def end_last(self, end: End | None = None) -> None:
+        """End the messages of the last call; None: they are completed."""
+        with self._lock:
+            last, self._last = self._last, []
+            self._note_ends(last, end)
+
+    def end_last_below(self, below: Mapping[Coordinates, int]) -> None:
+        """Complete the messages of the last call that lie below these offsets."""
+        with self._lock:
+            last, self._last = self._last, []
+            for each in last:
+                is_below = (each.offset() or 0) < below.get(coordinates_of(each), -1)
+                (self._completed if is_below else self._last).append(each)
 
     def end(self, messages: Iterable[Message], end: End | None = None) -> None:
-        """End messages; None: completed. What was ended before is for the consumer to count as stale."""
-        for message in messages:
-            if self.last:
-                self.keep_back(message)
-            self._out.pop(id(message), None)
-            if end is None:
-                self.completed.append(message)
-            else:
-                self._others.append((message, end))
+        """End messages; None: they are completed. What was ended before is for the consumer to count as stale."""
+        messages = list(messages)
+        with self._lock:
+            self._forget(messages)
+            self._note_ends(messages, end)
+
+    def _note_ends(self, messages: list[Message], end: End | None) -> None:
+        if end is None:
+            self._completed.extend(messages)
+        else:
+            self._others.extend((message, end) for message in messages)
 
     def keep_back(self, message: Message) -> None:
         """Have a message not end with the others of the last call; it is out until `end`."""
-        if any(each is message for each in self.last):
-            self.last = [each for each in self.last if each is not message]
-            self._out[id(message)] = message
-
-    def is_out(self, message: Message) -> bool:
-        """Whether a message that ends by `end` has neither ended nor been given up."""
-        return id(message) in self._out or any(each is message for each in self.last)
+        with self._lock:
+            if any(each is message for each in self._last):
+                self._forget([message])
+                self._out[id(message)] = message
 
     def give_up(self, messages: Iterable[Message]) -> None:
-        """Wait for these messages no longer."""
+        """Wait for these messages no longer: they come again, to this consumer or to another."""
+        with self._lock:
+            self._forget(messages)
+
+    def _forget(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            self._out.pop(id(message), None)
+            if self._out.pop(id(message), None) is None and self._last:
+                self._last = [each for each in self._last if each is not message]
 
 
 def coordinates_of(message: Any) -> Coordinates:
     """Return the topic and the partition of a message."""
     return message.topic(), message.partition()
+
+
+def _is_message(item: Any) -> bool:
+    return not isinstance(item, Failure) and item.error() is None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from inspect import iscoroutinefunction
 from math import inf
 from pathlib import Path
 from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal, signal
 from threading import current_thread, main_thread
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from weakref import ref
 
 from confluent_kafka import Message, TopicPartition
 
@@ -23,14 +24,14 @@ from dedup_sdk._kafka.loop import Durability
 from dedup_sdk._kafka.recovery import Recovery
 from dedup_sdk._kafka.session import WAITING_SHARE
 from dedup_sdk._kafka.settings import client_settings
-from dedup_sdk._masking import shown
-from dedup_sdk._observe import Counters, Observer, PartitionStatus
+from dedup_sdk._masking import error_shown, shown
+from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._strategy import Strategy
-from dedup_sdk.aio._buffer import End, MessageBuffer, coordinates_of
-from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner
-from dedup_sdk.aio._taker import EndsBy, IdleClock, Iteration, Taker
+from dedup_sdk.aio._buffer import Coordinates, End, EndsBy, MessageBuffer, coordinates_of
+from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner, runs_on_loop
+from dedup_sdk.aio._taker import IdleClock, Iteration, Taker
 from dedup_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from dedup_sdk.shared._settings import Shared
 
 T = TypeVar("T")
+
+logger = logging.getLogger("dedup_sdk")
 
 _DEFAULT_RECOVERY: Final = Recovery()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -86,6 +89,12 @@ class AsyncDedupConsumer:
         **client_arguments: Any,
     ) -> None:
         settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
+        observers = list(observers)
+        for each in filter(runs_on_loop, observers):
+            raise ConfigurationError(
+                f"observers: {shown(each)} is async, and is called with every verdict on the consumer's thread: give a "
+                "plain function, which may call loop.call_soon_threadsafe()"
+            )
         # The application has not seen what the thread has fetched: only the messages that it took may be completed by
         # its next call.
         by_offsets = not settings.completes_on_next_call
@@ -108,10 +117,20 @@ class AsyncDedupConsumer:
         self._idle_timeout_s = idle_timeout
         self._buffer = MessageBuffer()
         self._owner = Owner(
-            self._consumer, self._buffer, deadline_s=self._deadline_s, name=f"dedup-aio-{settings.group}"
+            self._consumer,
+            self._buffer,
+            deadline_s=self._deadline_s,
+            # What is only observed is delivered also if it is completed.
+            prunes=mode != "observe",
+            name=f"dedup-aio-{settings.group}",
         )
         ends = EndsBy.OFFSETS if by_offsets else EndsBy.NEXT
-        self._taker = Taker(self._buffer, self._owner, EndsBy.CALL if completion == "explicit" else ends)
+        self._taker = Taker(
+            self._buffer,
+            self._owner,
+            EndsBy.CALL if completion == "explicit" else ends,
+            writes_each=durability == "record",
+        )
         self._runs = self._closed = False
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -146,15 +165,15 @@ class AsyncDedupConsumer:
         The next step completes the message before, unless ``completion="explicit"``. If the body is cancelled, its
         message is delivered again.
         """
-        return self._iteration(ends_by_next=True)
+        return self._iteration(self._taker.ends)
 
     def explicit(self) -> AsyncIterator[Message]:
         """Iterate without completing: each message ends by `once`, `complete` or `release`."""
-        return self._iteration(ends_by_next=False)
+        return self._iteration(EndsBy.CALL)
 
-    def _iteration(self, *, ends_by_next: bool) -> Iteration:
+    def _iteration(self, ends: EndsBy) -> Iteration:
         self._begin()
-        return Iteration(self._taker, IdleClock(self._owner, self._idle_timeout_s), ends_by_next=ends_by_next)
+        return Iteration(self, self._taker, IdleClock(self._owner, self._idle_timeout_s), ends)
 
     def stop(self) -> None:
         """End the iteration, or `run`, after the messages in hand; if none runs, end the next one when it begins.
@@ -260,7 +279,6 @@ class AsyncDedupConsumer:
         runner = AsyncRunner(
             settings,
             taker=self._taker,
-            buffer=self._buffer,
             owner=self._owner,
             idle=IdleClock(self._owner, self._idle_timeout_s),
             letters=letters,
@@ -273,7 +291,8 @@ class AsyncDedupConsumer:
             with self._stop_on_sigterm():
                 await runner.run()
         finally:
-            self._runs = self._taker.is_stopped = False
+            self._runs = False
+            self._taker.begin_again()
             if letters is not None:
                 await letters.close()
 
@@ -293,17 +312,18 @@ class AsyncDedupConsumer:
         """
         _refuse_others(messages)
         self._buffer.end(messages, End.DEAD_LETTERED if dead_lettered else None)
-        await self._call(_nothing)
+        await self._flush()
 
     async def release(self, message: Message) -> None:
         """Give a message back: it is delivered again before new ones, also if this call is cancelled."""
         _refuse_others([message])
         self._buffer.end([message], End.RELEASED)
-        await self._call(_nothing)
+        await self._flush()
 
     async def holds(self, message: Message) -> bool:
         """Whether you may still handle a message; see `DedupConsumer.holds`."""
-        return self._buffer.is_out(message) and await self._call(self._consumer.holds, message)
+        _refuse_others([message])
+        return await self._call(self._consumer.holds, message)
 
     @contextlib.asynccontextmanager
     async def once(self, message: Message) -> AsyncIterator[Message]:
@@ -338,18 +358,42 @@ class AsyncDedupConsumer:
         ``message``, or below ``offsets``.
         """
         self._complete_last(message, offsets)
-        named = message is not None or offsets is not None or self._settings.only_stored
-        if self._taker.ends is EndsBy.OFFSETS and not named:
+        if self._taker.ends is not EndsBy.OFFSETS:
+            return await self._call(lambda: self._consumer.commit(message, offsets, asynchronous))
+        if message is None and offsets is None and not self._settings.only_stored:
             # Not all that the consumer has delivered: some of that is still queued here.
             offsets = [TopicPartition(*at, end) for at, end in self._buffer.taken_up_to().items()]
-        return await self._call(lambda: self._consumer.commit(message, offsets, asynchronous))
+        return await self._call(
+            lambda: self._consumer.commit(*self._before_queued(message, offsets), asynchronous)
+        )
 
     async def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> None:
         """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
         self._complete_last(message, offsets)
-        await self._call(lambda: self._consumer.store_offsets(message, offsets))
+        await self._call(lambda: self._consumer.store_offsets(*self._before_queued(message, offsets)))
+
+    def _before_queued(
+        self, message: Message | None, offsets: list[TopicPartition] | None
+    ) -> tuple[Message | None, list[TopicPartition] | None]:
+        """Return what a call names, but for messages behind one that waits here: a released one, which comes again."""
+        if self._taker.ends is not EndsBy.OFFSETS or (message is None) == (offsets is None):
+            return message, offsets
+        if message is not None:
+            offset = message.offset()
+            if message.error() is not None or offset is None:
+                return message, offsets
+            offsets = [TopicPartition(*coordinates_of(message), offset + 1)]
+        first = self._buffer.first_queued()
+        return None, [
+            TopicPartition(
+                each.topic,
+                each.partition,
+                min(each.offset, first.get((each.topic, each.partition), each.offset)),
+            )
+            for each in offsets or []
+        ]
 
     async def committed(
         self,
@@ -373,12 +417,13 @@ class AsyncDedupConsumer:
 
     async def seek(self, partition: TopicPartition) -> None:
         """Read a partition from another offset on; see `DedupConsumer.seek`. Messages that wait here are dropped."""
-        if isinstance(partition, TopicPartition):
-            self._complete_last(None, [partition])
+        if not isinstance(partition, TopicPartition):
+            raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
+        self._complete_last(None, [partition])
 
         def seek() -> None:
-            self._consumer.seek(partition)
-            self._buffer.drop({(partition.topic, partition.partition)})
+            with self._buffer.dropped(_coordinates([partition])):
+                self._consumer.seek(partition)
 
         await self._call(seek)
 
@@ -397,35 +442,25 @@ class AsyncDedupConsumer:
         event loop, and gets this consumer, whose methods it may await. It has half of ``revoke_deadline``, then it is
         cancelled. Messages that you have of partitions that are revoked may end meanwhile, up to that deadline.
         """
-        on_lost = on_revoke if on_lost is None else on_lost
+        owner, me = self._owner, ref(self)
 
         def assigned(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
-            self._call_back(on_assign, consumer, partitions)
+            owner.call_back(on_assign, (me(), consumer), partitions, assigns=True)
 
         def revoked(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
-            self._call_back(on_revoke, consumer, partitions)
-            self._owner.wait_for({(each.topic, each.partition) for each in partitions})
+            try:
+                owner.call_back(on_revoke, (me(), consumer), partitions)
+            finally:
+                owner.leave(_coordinates(partitions), waits=True)
 
         def lost(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
-            gone = {(each.topic, each.partition) for each in partitions}
-            self._buffer.drop(gone)
-            self._buffer.give_up(self._buffer.out_of(gone))
-            self._call_back(on_lost, consumer, partitions)
+            owner.leave(_coordinates(partitions), waits=False)
+            owner.call_back(on_lost or on_revoke, (me(), consumer), partitions)
 
         arguments: dict[str, Any] = {"on_revoke": revoked, "on_lost": lost}
         if on_assign is not None:
             arguments["on_assign"] = assigned
         await self._call(lambda: self._consumer.subscribe(topics, **arguments))
-
-    def _call_back(
-        self, callback: RebalanceCallback | None, consumer: DedupConsumer, partitions: list[TopicPartition]
-    ) -> None:
-        if callback is None:
-            return
-        if iscoroutinefunction(callback) or iscoroutinefunction(getattr(callback, "__call__", None)):  # noqa: B004
-            self._owner.run_on_loop(callback, self, partitions)
-        else:
-            callback(consumer, partitions)
 
     async def unsubscribe(self) -> None:
         """Leave the group; see `DedupConsumer.unsubscribe`."""
@@ -437,7 +472,7 @@ class AsyncDedupConsumer:
 
     async def assign(self, partitions: list[TopicPartition]) -> None:
         """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
-        await self._reassign(lambda: self._consumer.assign(partitions))
+        await self._leave(None, lambda: self._consumer.assign(partitions))
 
     async def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
@@ -445,18 +480,23 @@ class AsyncDedupConsumer:
 
     async def unassign(self) -> None:
         """Let all partitions go: completed work is written and committed."""
-        await self._reassign(self._consumer.unassign)
+        await self._leave(None, self._consumer.unassign)
 
     async def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go: completed work is written and committed."""
-        await self._reassign(lambda: self._consumer.incremental_unassign(partitions))
+        await self._leave(partitions, lambda: self._consumer.incremental_unassign(partitions))
 
-    async def _reassign(self, change: Callable[[], object]) -> None:
+    async def _leave(self, partitions: list[TopicPartition] | None, change: Callable[[], object]) -> None:
+        """Change the assignment, by which some partitions (None: all) go, or are read from their position again."""
+
         def work() -> None:
-            # All of them: a partition that stays is read again from its position.
-            before = {(each.topic, each.partition) for each in self._consumer.assignment()}
-            change()
-            self._buffer.drop(before)
+            if self._owner.assigns:
+                # In its callback the call sets offsets only.
+                change()
+                return
+            going = self._consumer.assignment() if partitions is None else partitions
+            with self._buffer.dropped(_coordinates(going)):
+                change()
 
         await self._call(work)
 
@@ -465,7 +505,7 @@ class AsyncDedupConsumer:
 
         def pause() -> None:
             self._consumer.pause(partitions)
-            self._buffer.set_aside({(each.topic, each.partition) for each in partitions})
+            self._buffer.set_aside(_coordinates(partitions))
 
         await self._call(pause)
 
@@ -474,7 +514,7 @@ class AsyncDedupConsumer:
 
         def resume() -> None:
             self._consumer.resume(partitions)
-            self._buffer.bring_back({(each.topic, each.partition) for each in partitions})
+            self._buffer.bring_back(_coordinates(partitions))
 
         await self._call(resume)
         self._taker.notify()
@@ -490,9 +530,17 @@ class AsyncDedupConsumer:
         """Totals by verdict since the consumer was made."""
         return self._consumer.counters
 
-    async def partition_statuses(self) -> list[PartitionStatus]:
-        """Return the state of each assigned partition, and the reasons why it waits."""
-        return await self._call(lambda: self._consumer.partition_statuses)
+    @property
+    def partition_statuses(self) -> list[PartitionStatus]:
+        """The state of each assigned partition, and the reasons why it waits; without waiting."""
+        return self._consumer.partition_statuses
+
+    def health(self) -> Health:
+        """Return whether the consumer works, with the reasons if it does not; without waiting.
+
+        Whether a handler hangs is not among them: the consumer's thread asks for messages all the same.
+        """
+        return self._consumer.health()
 
     @property
     def effective_window_ms(self) -> int | None:
@@ -519,8 +567,19 @@ class AsyncDedupConsumer:
     ) -> None:
         """Close; if the block ended without an exception, the messages of the last call are completed first."""
         if error is None:
-            self._complete_last(None, None)
-        await self.close()
+            self._buffer.end_last()
+            await self.close()
+            return
+        try:
+            await self.close()
+        except Exception:
+            logger.exception("closing failed too, after %s", error_shown(error))
+
+    def __del__(self) -> None:
+        """Have the thread of a consumer that was dropped without `close` close it."""
+        owner = getattr(self, "_owner", None)
+        if owner is not None:
+            owner.abandon()
 
     # --- helpers -------------------------------------------------------------------------------------------------
 
@@ -530,16 +589,22 @@ class AsyncDedupConsumer:
         self._owner.start(self._taker.notify)
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        self._begin()
+        # Also while it closes: its rebalance callbacks may call.
+        self._owner.start(self._taker.notify)
         return await self._owner.call(function, *arguments)
+
+    async def _flush(self) -> None:
+        self._owner.start(self._taker.notify)
+        await self._owner.flush()
 
     def _complete_last(self, message: Message | None, offsets: list[TopicPartition] | None) -> None:
         """Complete messages of the last call: those up to a message, below offsets, or all."""
         if message is not None:
+            _refuse_others([message])
             if message.error() is None:
-                self._taker.end_last_below({coordinates_of(message): (message.offset() or 0) + 1})
+                self._buffer.end_last_below({coordinates_of(message): (message.offset() or 0) + 1})
         elif offsets is not None:
-            self._taker.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
+            self._buffer.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
         else:
             self._buffer.end_last()
 
@@ -554,5 +619,5 @@ def _refuse_others(messages: Iterable[object]) -> None:
             raise TypeError(f"message={shown(message)}: give a message that this consumer returned")
 
 
-def _nothing() -> None:
-    """Do nothing: the answer says that all before it is done."""
+def _coordinates(partitions: Iterable[TopicPartition]) -> set[Coordinates]:
+    return {(each.topic, each.partition) for each in partitions}

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from inspect import iscoroutinefunction
 from threading import Event, Thread, main_thread
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -28,11 +29,12 @@ logger = logging.getLogger("dedup_sdk")
 MOST_QUEUED: Final = 1_000
 """With so many messages queued the thread fetches no more."""
 QUIET_S: Final = 0.1
-"""Seconds that the thread waits in the client for a message, at most, while the application has none."""
-BUSY_S: Final = 0.02
+"""Seconds that the thread waits in the client for a message, at most, where nothing but a message can come."""
+BUSY_S: Final = 0.01
 """The same while the application has messages, whose ends the thread has to pass on."""
 
 CLOSED: Final = "this AsyncDedupConsumer is closed; make a new one"
+_FORKED: Final = "this AsyncDedupConsumer belongs to the parent of this process; make one in the child"
 
 
 class _Request(NamedTuple):
@@ -43,37 +45,39 @@ class _Request(NamedTuple):
 class Owner:
     """The thread, from `start` to `end`.
 
-    ``deadline_s``: seconds that a rebalance may wait for the application.
+    ``deadline_s``: seconds that a rebalance may wait for the application. ``prunes``: whether queued messages that the
+    consumer does not hold any more are dropped.
     """
 
     def __init__(
-        self, consumer: DedupConsumer, buffer: MessageBuffer, *, deadline_s: float, name: str
+        self, consumer: DedupConsumer, buffer: MessageBuffer, *, deadline_s: float, prunes: bool, name: str
     ) -> None:
         self._consumer, self._buffer, self._deadline_s = consumer, buffer, deadline_s
+        self._prunes = prunes
         self._requests: deque[_Request] = deque()
         self._wake = Event()
-        self._asks = False
-        """Whether messages are asked for: until the first call for one, the client is not polled."""
-        self._failed = False
+        self._asks = self._failed = False
+        """Whether messages are asked for, from the first call for one on; and whether the last fetch has failed."""
+        self._end_error: Exception | None = None
+        """Of the last ends that were passed on; whether a call for them has raised it."""
+        self._end_told = False
         self._closing: asyncio.Future[None] | None = None
-        self._closes = self._over = False
+        self._closes = self._over = self._abandoned = False
         self._thread = Thread(target=self._work, name=name, daemon=False)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         self._notify: Callable[[], None] = _nothing
-        self.on_turn: Callable[[], None] = _nothing
-        """Called by the thread at each turn, e.g. to serve another client."""
-        self.on_revoke: Callable[[Collection[Coordinates]], None] | None = None
-        """Called on the loop with partitions that are revoked, before messages that are out are waited for."""
+        self._serve_other: Callable[[], None] = _nothing
+        self._withdraw: Callable[[list[Message]], None] | None = None
+        self.assigns = False
+        """Whether a callback runs that may set offsets by assigning."""
 
     # --- the loop's side -----------------------------------------------------------------------------------------
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread was started."""
-        return self._loop is not None
-
     def start(self, notify: Callable[[], None]) -> None:
-        """Start the thread, or check that the caller's loop is the one that it was started for."""
+        """Start the thread, or check that the caller's loop is the one that it was started for.
+
+        ``notify`` is called on the loop when something was queued.
+        """
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -81,38 +85,48 @@ class Owner:
                 "AsyncDedupConsumer needs a running event loop of asyncio (or uvloop); with trio, use DedupConsumer in "
                 "a thread"
             ) from None
-        if self._loop is None:
-            self._loop, self._notify = loop, notify
+        if self.is_over:
+            raise RuntimeError(CLOSED)
+        if self._event_loop is None:
+            self._event_loop, self._notify = loop, notify
             self._thread.start()
-        elif self._loop is not loop:
+        elif self._event_loop is not loop:
             raise RuntimeError(
                 "this AsyncDedupConsumer belongs to another event loop; make one for each call of asyncio.run()"
             )
+        elif not self._thread.is_alive():
+            raise RuntimeError(_FORKED)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the consumer is closed."""
+        return self._over
 
     def ask(self) -> None:
         """Have the thread fetch from here on, and at once."""
         self._asks, self._failed = True, False
         self._wake.set()
 
-    def wake(self) -> None:
-        """Have the thread look at once for what has ended."""
-        self._wake.set()
-
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a function on the thread, and return its result, or raise its error.
 
-        If the call is cancelled, the function may run all the same.
+        If the call is cancelled, the function runs all the same.
         """
-        if self._loop is None:
+        if self._event_loop is None:
             raise AssertionError("a request before start()")
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._event_loop.create_future()
         self._requests.append(_Request(lambda: function(*arguments), future))
         self._wake.set()
         if self._over:
             # Nobody will answer it.
+            future.cancel()
             raise RuntimeError(CLOSED)
         result: T = await future
         return result
+
+    async def flush(self) -> None:
+        """Return when what has ended is with the consumer; raise the consumer's error about that."""
+        await self.call(self._flushed)
 
     @property
     def counters(self) -> Counters:
@@ -124,28 +138,42 @@ class Owner:
         return self._consumer.verdict(message)
 
     def statuses(self) -> list[PartitionStatus]:
-        """Return the statuses of the partitions; on the thread."""
+        """Return the statuses of the partitions; from any thread, without waiting."""
         return self._consumer.partition_statuses
+
+    def serve_by(self, serve: Callable[[], None] | None) -> None:
+        """Have the thread call a function at each turn, e.g. to serve another client; None: no more."""
+        self._serve_other = serve or _nothing
+
+    def withdraw_by(self, withdraw: Callable[[list[Message]], None] | None) -> None:
+        """Set who is told, on the loop, which messages in hand go, so that no handler begins with one; None: nobody."""
+        self._withdraw = withdraw
+
+    def abandon(self) -> None:
+        """Close and end the thread: the application has dropped its consumer."""
+        self._abandoned = True
+        self._wake.set()
 
     async def end(self) -> None:
         """Pass on what has ended, close the consumer and end the thread; raise the errors of `DedupConsumer.close`.
 
-        A cancellation is raised when that is done, because it cannot be undone.
+        A cancellation is raised when that is done, because it cannot be undone. Later calls do nothing.
         """
-        if self._loop is None:
+        if self._event_loop is None:
+            self._over = True
             self._consumer.close()
             return
+        if self._over or not self._thread.is_alive():
+            return
         if self._closing is None:
-            self._closing = self._loop.create_future()
+            self._closing = self._event_loop.create_future()
             self._wake.set()
         cancelled: asyncio.CancelledError | None = None
         while not self._closing.done():
             try:
-                await asyncio.shield(self._closing)
+                await asyncio.wait([self._closing])
             except asyncio.CancelledError as error:
                 cancelled = error
-            except Exception:  # noqa: BLE001 (raised below)
-                break
         if cancelled is not None:
             # The error of the end, if there is one, is not the caller's any more.
             if (failed := self._closing.exception()) is not None:
@@ -161,8 +189,8 @@ class Owner:
             while self._closing is None:
                 if self._is_orphan:
                     logger.warning(
-                        "an AsyncDedupConsumer was left open, and its event loop is over: it is closed now; use "
-                        "async with, or await close()"
+                        "an AsyncDedupConsumer was left open, or its event loop is over: it is closed now; use async "
+                        "with, or await close()"
                     )
                     break
                 self._turn()
@@ -172,43 +200,51 @@ class Owner:
             self._consumer.close()
         except BaseException as raised:  # noqa: BLE001 (whoever closes gets it)
             error = raised
+        self._over = True
         if self._closing is not None:
             self._answer(self._closing, None, error)
         elif error is not None:
             logger.error("closing an AsyncDedupConsumer that was left open failed", exc_info=error)
-        self._over = True
         while self._requests:
             self._answer(self._requests.popleft().future, None, RuntimeError(CLOSED))
+        self.tell(self._notify)
 
     @property
     def _is_orphan(self) -> bool:
-        loop = self._loop
-        return loop is None or loop.is_closed() or not (loop.is_running() or main_thread().is_alive())
+        loop = self._event_loop
+        return (
+            self._abandoned
+            or loop is None
+            or loop.is_closed()
+            or not (loop.is_running() or main_thread().is_alive())
+        )
 
     def _turn(self) -> None:
+        """Pass on what has ended, answer requests, and fetch messages; wait for something to do, but not for long."""
         self._wake.clear()
         self._serve()
-        self.on_turn()
+        self._serve_other()
         buffer = self._buffer
         if not self._asks or self._failed:
             self._wake.wait(QUIET_S)
             return
+        wait_s = BUSY_S if buffer.waits_for_ends else QUIET_S
         try:
-            if len(buffer.queued) >= MOST_QUEUED:
+            if len(buffer) >= MOST_QUEUED:
                 self._consumer.consume(0)
+                self._prune()
                 self._wake.wait(QUIET_S)
                 return
             # Messages that are there are taken at once; the client is waited in only while the application has none.
-            wait_s = 0.0 if buffer.queued or self._wake.is_set() else QUIET_S if buffer.is_idle else BUSY_S
-            messages = self._fetch(wait_s)
+            messages = self._fetch(0.0 if len(buffer) or self._wake.is_set() else wait_s)
+            self._prune()
         except BaseException as error:  # noqa: BLE001 (the application gets it)
             self._failed = True
             messages = [Failure(error)]
         if messages:
-            buffer.put(messages)
-            self.tell(self._notify)
-        elif buffer.queued:
-            self._wake.wait(BUSY_S)
+            self._put(messages)
+        elif len(buffer):
+            self._wake.wait(wait_s)
 
     def _fetch(self, wait_s: float) -> list[Any]:
         first = self._consumer.poll(wait_s)
@@ -220,12 +256,22 @@ class Owner:
             self._failed = True
             return [first, Failure(error)]
 
+    def _prune(self) -> None:
+        """After an error the consumer opens its partitions again: what it delivered before comes once more."""
+        if self._prunes and (gone := self._buffer.prune(self._consumer.holds)):
+            self._buffer.give_up(gone)
+            self._tell_withdrawn(gone)
+
+    def _put(self, items: list[Any]) -> None:
+        self._buffer.put(items)
+        self.tell(self._notify)
+
     def _serve(self) -> None:
-        """Pass on what has ended; answer requests."""
+        """Pass on what has ended; answer requests. Whoever waits for the loop on the thread calls it, too."""
         while True:
             self._pass_on()
             if not self._requests:
-                return
+                break
             call, future = self._requests.popleft()
             try:
                 result = call()
@@ -233,80 +279,126 @@ class Owner:
                 self._answer(future, None, error)
             else:
                 self._answer(future, result, None)
+        if self._end_error is not None and not self._end_told:
+            # Nobody waits for these ends.
+            self._put([Failure(self._end_error)])
+        self._end_error = None
 
     def _pass_on(self) -> None:
-        buffer = self._buffer
+        completed, others = self._buffer.take_ended()
+        if not (completed or others):
+            return
+        self._end_error, self._end_told = None, False
         try:
-            if completed := buffer.take_completed():
+            if completed:
                 self._consumer.complete(*completed)
-            for message, end in buffer.take_others():
+            for message, end in others:
                 if end is End.RELEASED:
                     self._consumer.release(message)
                 else:
                     self._consumer.complete(message, dead_lettered=True)
         except Exception as error:  # noqa: BLE001 (the application gets it)
-            buffer.put([Failure(error)])
-            self.tell(self._notify)
+            # The consumer opens its partitions again, and what was not passed on comes again.
+            self._end_error = error
+
+    def _flushed(self) -> None:
+        if self._end_error is not None:
+            self._end_told = True
+            raise self._end_error
 
     def _answer(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self.tell(_settle, future, result, error)
 
     def tell(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have the loop call a function; nothing happens if the loop is closed."""
-        if self._loop is not None:
+        if self._event_loop is not None:
             try:
-                self._loop.call_soon_threadsafe(function, *arguments)
+                self._event_loop.call_soon_threadsafe(function, *arguments)
             except RuntimeError:
                 # The loop is closed: nobody waits, and the next turn ends the thread.
                 return
 
     # --- rebalances, on the thread, inside a call of the client ----------------------------------------------------
 
-    def wait_for(self, partitions: Collection[Coordinates]) -> None:
-        """Drop queued messages of partitions that go; give the application time to end those that are out."""
-        buffer, until = self._buffer, time.monotonic() + self._deadline_s
+    def leave(self, partitions: Collection[Coordinates], *, waits: bool) -> None:
+        """Drop queued messages of partitions that go; ``waits``: give the application time to end those in hand."""
+        buffer, until = self._buffer, time.monotonic() + (self._deadline_s if waits else 0.0)
         buffer.drop(partitions)
-        if self.on_revoke is not None:
-            self.tell(self.on_revoke, partitions)
-        while (left := buffer.out_of(partitions)) and not self._closes and time.monotonic() < until:
-            if self._is_orphan:
-                break
-            self._wake.wait(BUSY_S)
-            self._wake.clear()
-            self._serve()
+        left = buffer.out_of(partitions)
+        self._tell_withdrawn(left)
+        while (
+            (left := buffer.out_of(partitions))
+            and not self._closes
+            and time.monotonic() < until
+            and not self._is_orphan
+        ):
+            self._wait_and_serve()
         self._pass_on()
         buffer.give_up(left)
-        for message in () if self._closes else left:
+        for message in left if waits and not self._closes else ():
             logger.warning(
                 "%s[%d]@%d: stopped waiting for its handler; the message is delivered again",
                 message.topic(), message.partition(), message.offset(),
             )  # fmt: skip
 
-    def run_on_loop(self, callback: Callable[..., Any], *arguments: Any) -> None:
+    def _tell_withdrawn(self, messages: list[Message]) -> None:
+        if messages and self._withdraw is not None:
+            self.tell(self._withdraw, messages)
+
+    def _wait_and_serve(self) -> None:
+        self._wake.wait(BUSY_S)
+        self._wake.clear()
+        self._serve()
+
+    def call_back(
+        self,
+        callback: Callable[[Any, Any], object] | None,
+        consumers: tuple[object, DedupConsumer],
+        partitions: list[Any],
+        *,
+        assigns: bool = False,
+    ) -> None:
+        """Run a callback of a rebalance: a coroutine function on the loop, with the first of the consumers.
+
+        ``assigns``: it may set offsets by `DedupConsumer.assign`.
+        """
+        self.assigns = assigns
+        try:
+            if runs_on_loop(callback):
+                self._run_on_loop(callback, consumers[0], partitions)
+            elif callback is not None:
+                callback(consumers[1], partitions)
+        finally:
+            self.assigns = False
+
+    def _run_on_loop(self, callback: Any, *arguments: Any) -> None:
         """Run a coroutine function on the loop, and answer its requests meanwhile; raise its error.
 
         A callback that takes longer than the deadline is cancelled: the loop may wait for this thread.
         """
-        if self._loop is None or self._is_orphan:
+        if self._event_loop is None or self._is_orphan:
             return
 
         async def run() -> None:
             await callback(*arguments)
 
-        running = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        running = asyncio.run_coroutine_threadsafe(run(), self._event_loop)
         running.add_done_callback(lambda _: self._wake.set())
         until = time.monotonic() + self._deadline_s
         while not running.done():
             if time.monotonic() >= until or self._is_orphan:
                 running.cancel()
                 raise TimeoutError(
-                    f"a rebalance callback did not end within {self._deadline_s:.0f} s, and was cancelled; the group "
+                    f"a rebalance callback did not end within {self._deadline_s:.1f} s, and was cancelled; the group "
                     "waits for it: do no slow work in it, or choose a longer revoke_deadline"
                 )
-            self._wake.wait(BUSY_S)
-            self._wake.clear()
-            self._serve()
+            self._wait_and_serve()
         running.result()
+
+
+def runs_on_loop(function: Any) -> bool:
+    """Whether this is a coroutine function, or an object that is called as one."""
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -19,9 +18,9 @@ from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._masking import shown
 from dedup_sdk._runner.dead_letters import DeadLetter, DeadLetterProducer
 from dedup_sdk._runner.settings import Retries, is_topic
-from dedup_sdk.aio._buffer import Coordinates, End, MessageBuffer, coordinates_of
-from dedup_sdk.aio._owner import MOST_QUEUED, Owner
-from dedup_sdk.aio._taker import LOOK_S, IdleClock, Taker
+from dedup_sdk.aio._buffer import End, EndsBy, coordinates_of
+from dedup_sdk.aio._owner import MOST_QUEUED, Owner, runs_on_loop
+from dedup_sdk.aio._taker import IdleClock, Taker
 from dedup_sdk.errors import ConfigurationError, DeadLetterError
 from dedup_sdk.ids import IdSpec
 
@@ -67,7 +66,7 @@ def _check_handler(handler: Any) -> None:
         function = function.func
     if not callable(function):
         raise ConfigurationError(f"handler={shown(handler)}: give a coroutine function, e.g. run(handle)")
-    if not (iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))):  # noqa: B004
+    if not runs_on_loop(function):
         raise ConfigurationError(
             f"handler={shown(handler)} is a plain function, which would stop the event loop: write async def, have it "
             "await asyncio.to_thread(work, message), or use DedupConsumer.run in a thread"
@@ -81,7 +80,7 @@ def _check_handler(handler: Any) -> None:
 
 
 class AsyncRunner:
-    """One run. All of it happens on the event loop.
+    """One run. All of it happens on the event loop; each message has a task of its own.
 
     A message of the run waits (its handler was not called), runs, or is over. Messages with one key wait in a queue, of
     which the first is ready or runs.
@@ -92,62 +91,64 @@ class AsyncRunner:
         settings: AsyncRunSettings,
         *,
         taker: Taker,
-        buffer: MessageBuffer,
         owner: Owner,
         idle: IdleClock,
         letters: DeadLetters | None,
         deadline_s: float,
     ) -> None:
-        self._settings, self._taker, self._buffer, self._owner = settings, taker, buffer, owner
+        self._settings, self._taker, self._buffer, self._owner = settings, taker, taker.buffer, owner
         self._idle, self._letters, self._deadline_s = idle, letters, deadline_s
-        self._failure: Exception | None = None
-        self._halted = False
-        """Whether no further handler may be called."""
-        self._ready: asyncio.Queue[Message] = asyncio.Queue()
+        self._failure: BaseException | None = None
+        self._halted = self._is_full = False
+        """Whether no further handler may be called; whether no further message is taken now."""
+        self._ready: deque[Message] = deque()
         self._queues: dict[Hashable, deque[Message]] = {}
         self._waiting: dict[int, Message] = {}
-        self._running: dict[int, Message] = {}
-        self._workers: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[End | None], Message] = {}
+        self._pausing: set[asyncio.Task[Any]] = set()
+        """Tasks between two calls of their handler."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Handle messages until `Taker.is_stopped`, an error, or the end of ``idle``; then let running handlers end."""
-        self._owner.on_revoke = self._withdraw
+        self._owner.withdraw_by(self._withdraw)
         try:
             await self._serve()
-            self._halted = True
-            if self._failure is None:
-                await self._until_none_runs()
-            else:
-                await self._cancel()
-        except BaseException:
-            self._halted = True
-            await self._cancel()
-            raise
+            self._halt()
+            while self._running and self._failure is None:
+                self._changed.clear()
+                await self._changed.wait()
         finally:
-            self._owner.on_revoke = None
-            for worker in self._workers:
-                worker.cancel()
-            self._buffer.end([*self._waiting.values(), *self._running.values()], End.RELEASED)
-        await self._owner.call(_nothing)
+            self._halt()
+            try:
+                await self._cancel()
+            finally:
+                self._owner.withdraw_by(None)
+                self._abandon()
         if self._failure is not None:
             raise self._failure
+        await self._owner.flush()
 
     async def _serve(self) -> None:
         most = MOST_QUEUED + self._settings.concurrency
-        while not self._taker.is_stopped and self._failure is None:
+        while not self._is_over:
             room = most - len(self._waiting) - len(self._running)
-            if room <= 0:
-                self._changed.clear()
-                await self._changed.wait()
+            self._is_full = room <= 0
+            if self._is_full:
+                await self._taker.wait()
                 continue
-            taken = await self._taker.take(room, LOOK_S, ends_by_next=False)
+            taken = await self._taker.take(room, self._idle.look_s, ends=EndsBy.CALL)
             for message in self._taker.without_events(taken):
                 self._accept(message)
+            self._fill()
             if taken or self._running or self._waiting:
                 self._idle.heard()
-            elif await self._idle.is_up():
+            elif self._idle.is_up:
                 return
+
+    @property
+    def _is_over(self) -> bool:
+        return self._halted or self._taker.is_stopped
 
     def _accept(self, message: Message) -> None:
         self._waiting[id(message)] = message
@@ -157,7 +158,7 @@ class AsyncRunner:
             queue.append(message)
             if len(queue) > 1:
                 return
-        self._start(message)
+        self._ready.append(message)
 
     def _key_of(self, message: Message) -> Hashable:
         if self._settings.order is None:
@@ -167,62 +168,64 @@ class AsyncRunner:
         key = message.key()
         return None if key is None else (coordinates_of(message), key)
 
-    def _start(self, message: Message) -> None:
-        self._ready.put_nowait(message)
-        if len(self._workers) < min(self._settings.concurrency, len(self._running) + self._ready.qsize()):
-            worker = asyncio.create_task(self._work(), name="dedup-handler")
-            self._workers.add(worker)
+    def _fill(self) -> None:
+        """Begin with ready messages, while there is room for handlers."""
+        while self._ready and len(self._running) < self._settings.concurrency and not self._is_over:
+            message = self._ready.popleft()
+            if self._waiting.pop(id(message), None) is None:
+                self._follow(message)  # it was withdrawn
+                continue
+            task = asyncio.create_task(self._handle(message), name="dedup-handler")
+            self._running[task] = message
+            task.add_done_callback(self._end)
 
-    # --- workers -------------------------------------------------------------------------------------------------
-
-    @property
-    def _begins(self) -> bool:
-        """Whether further handlers may be called."""
-        return not self._halted
-
-    async def _work(self) -> None:
-        while self._begins:
-            message = await self._ready.get()
-            if self._waiting.pop(id(message), None) is not None:
-                if not self._begins:
-                    self._waiting[id(message)] = message
-                    return
-                self._running[id(message)] = message
-                try:
-                    await self._handle(message)
-                finally:
-                    self._running.pop(id(message), None)
-                    self._changed.set()
-            self._start_next(message)
-
-    def _start_next(self, message: Message) -> None:
+    def _follow(self, message: Message) -> None:
+        """Make the next message with the same key ready."""
         key = self._key_of(message)
         queue = None if key is None else self._queues.get(key)
-        # After a failure the next message with the same key must not overtake the failed one.
-        if queue and queue[0] is message and not self._halted:
+        if queue and queue[0] is message:
             queue.popleft()
             if queue:
-                self._start(queue[0])
-            elif key is not None:
+                self._ready.append(queue[0])
+            else:
                 del self._queues[key]
 
-    async def _handle(self, message: Message) -> None:
+    def _end(self, task: asyncio.Task[End | None]) -> None:
+        """End the message of a task, and begin with the next one."""
+        message = self._running.pop(task, None)
+        self._pausing.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if message is None:
+            return  # the run was over before
+        if error is not None:
+            self._fail(message, error)
+        elif not task.cancelled():
+            self._buffer.end([message], task.result())
+        elif self._halted:
+            self._buffer.end([message], End.RELEASED)
+        else:
+            self._fail(message, _cancelled_by_others(message))
+        # After a failure the next message with the same key must not overtake the failed one.
+        if not self._halted:
+            self._follow(message)
+            self._fill()
+        self._changed.set()
+        if self._is_full:
+            self._taker.notify()
+
+    # --- handlers ------------------------------------------------------------------------------------------------
+
+    async def _handle(self, message: Message) -> End | None:
         attempts = _Attempts()
         try:
             await self._call(message, attempts)
-        except asyncio.CancelledError:
-            self._buffer.end([message], End.RELEASED)
-            if self._halted:
+        except Exception as error:
+            note_message(error, message, attempts.made)
+            if self._letters is None:
                 raise
-            # The handler cancelled itself, and not this run.
-            logger.warning(
-                "%s[%d]@%d: its handler was cancelled; the message is delivered again",
-                message.topic(), message.partition(), message.offset(),
-            )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 (the run raises it)
-            await self._handle_failure(message, error, attempts.made)
-        else:
-            self._buffer.end([message])
+            await self._letters.send(message, error, attempts.made)
+            return End.DEAD_LETTERED
+        return None
 
     async def _call(self, message: Message, attempts: _Attempts) -> None:
         handler, retries = self._settings.handler, self._settings.retries
@@ -235,69 +238,82 @@ class AsyncRunner:
             await self._call_again(message, attempts, error)
 
     async def _call_again(self, message: Message, attempts: _Attempts, first: Exception) -> None:
-        handler, retries = self._settings.handler, self._settings.retries
-        async for attempt in retries.context(self._retries):
-            with attempt:
-                if attempt.num == 1:
-                    raise first
-                attempts.made += 1
-                self._owner.counters.retried += 1
-                await handler(message)
+        task = asyncio.current_task()
+        if task is None:
+            raise AssertionError("a handler runs in a task")
 
-    def _retries(self, error: Exception) -> bool:
-        return not self._halted and self._settings.retries.is_retriable(error)
+        def begins_again(error: BaseException) -> bool:
+            if not isinstance(error, Exception) or not self._settings.retries.is_retriable(error):
+                return False
+            self._pausing.add(task)
+            if self._halted:
+                task.cancel()
+            return True
 
-    async def _handle_failure(self, message: Message, error: Exception, attempts: int) -> None:
-        note_message(error, message, attempts)
-        if self._letters is None:
-            self._fail(message, error)
-            return
         try:
-            await self._letters.send(message, error, attempts)
-        except DeadLetterError as undeliverable:
-            self._fail(message, undeliverable)
-        except asyncio.CancelledError:
-            self._buffer.end([message], End.RELEASED)
-            raise
-        else:
-            self._buffer.end([message], End.DEAD_LETTERED)
-
-    def _fail(self, message: Message, error: Exception) -> None:
-        """End the run with an error; the first error wins."""
-        self._halted = True
-        self._failure = self._failure or error
-        self._buffer.end([message], End.RELEASED)
-        self._taker.interrupt()
+            async for attempt in self._settings.retries.context(begins_again):
+                self._pausing.discard(task)
+                with attempt:
+                    if attempt.num == 1:
+                        raise first
+                    attempts.made += 1
+                    self._owner.counters.retried += 1
+                    await self._settings.handler(message)
+        finally:
+            self._pausing.discard(task)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    async def _until_none_runs(self) -> None:
-        while self._running:
-            self._changed.clear()
-            await self._changed.wait()
+    def _fail(self, message: Message, error: BaseException) -> None:
+        """End the run with an error; the first error wins."""
+        self._failure = self._failure or error
+        self._buffer.end([message], End.RELEASED)
+        self._halt()
+        self._taker.interrupt()
+
+    def _halt(self) -> None:
+        """Let no further handler begin, nor be called again."""
+        self._halted = True
+        for task in list(self._pausing):
+            task.cancel()
 
     async def _cancel(self) -> None:
         """Cancel the running handlers, and wait for them until the deadline."""
-        for worker in self._workers:
-            worker.cancel()
-        if self._workers:
-            await asyncio.wait(self._workers, timeout=self._deadline_s)
+        for task in list(self._running):
+            task.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=self._deadline_s)
+
+    def _abandon(self) -> None:
+        """Release what waits and what still runs."""
         for message in self._running.values():
             logger.warning(
                 "%s[%d]@%d: its handler ignored the cancellation, and is waited for no longer; the message is "
                 "delivered again", message.topic(), message.partition(), message.offset(),
             )  # fmt: skip
+        self._buffer.end([*self._running.values(), *self._waiting.values()], End.RELEASED)
+        self._running.clear()
+        self._waiting.clear()
 
-    def _withdraw(self, partitions: Collection[Coordinates]) -> None:
-        """Forget the waiting messages of partitions that go; the handlers that run may end."""
-        gone = [each for each in self._waiting.values() if coordinates_of(each) in partitions]
-        for message in gone:
-            del self._waiting[id(message)]
+    def _withdraw(self, messages: list[Message]) -> None:
+        """Forget messages that go, if their handler has not begun; the handlers that run may end."""
+        gone = [each for each in messages if self._waiting.pop(id(each), None) is not None]
         self._buffer.give_up(gone)
+        if self._is_full:
+            self._taker.notify()
 
 
 class _Attempts:
     made = 0
+
+
+def _cancelled_by_others(message: Message) -> RuntimeError:
+    error = RuntimeError(
+        "the handler was cancelled, and not by this run: by itself, or because what it awaited was cancelled; the "
+        "message is delivered again: catch asyncio.CancelledError where that is expected"
+    )
+    note_message(error, message, 1)
+    return error
 
 
 class DeadLetters:
@@ -310,13 +326,14 @@ class DeadLetters:
     async def open(self) -> None:
         """Connect; raises `DeadLetterError` if there is no such topic."""
         self._producer = await self._owner.call(DeadLetterProducer, self._settings, self._topic)
-        self._owner.on_turn = self._producer.poll
+        self._owner.serve_by(self._producer.poll)
 
     async def close(self) -> None:
         """Drop undelivered letters."""
         if self._producer is not None:
-            self._owner.on_turn = _nothing
-            await self._owner.call(self._producer.close)
+            self._owner.serve_by(None)
+            if not self._owner.is_over:
+                await self._owner.call(self._producer.close)
 
     async def send(self, message: Message, error: Exception, attempts: int) -> None:
         """Send the dead letter of a message, and wait for its delivery; raises `DeadLetterError`."""
@@ -372,7 +389,3 @@ _SAME_TOPIC: Final = KafkaError(
 def _answer(future: asyncio.Future[Any], result: Any) -> None:
     if not future.done():
         future.set_result(result)
-
-
-def _nothing() -> None:
-    """Do nothing: the answer says that all before it is done."""

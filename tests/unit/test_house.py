@@ -201,7 +201,7 @@ _AS_THEY_ARE: Final = Counter([
     "DedupConsumer.assignment", "AssignmentApi._commit_in_group", "AssignmentApi._resume_manual",
     "AssignmentApi.subscribe.lost",
     "Fetcher.fetch", "Fetcher.listen", "FetchLoop.messages", "FetchLoop._fetch_and_judge", "FetchLoop._take_early",
-    "FetchLoop.end_explicit", "FetchLoop.deliver_again", "FetchLoop.fetch_again",
+    "FetchLoop.end_explicit", "FetchLoop.deliver_again", "FetchLoop._fetch_again",
 ])  # fmt: skip
 """Functions that take the consumer's lock and leave early messages as they are, one for each block.
 

@@ -46,7 +46,8 @@ OUTSIDE = (
 )
 OURS = ("dedup_sdk", "dedup_adapters", "spark_backfill")
 PUBLIC = (
-    "dedup_sdk", "dedup_sdk.bridge", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.orders", "dedup_sdk.producer",
+    "dedup_sdk", "dedup_sdk.aio", "dedup_sdk.bridge", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.orders",
+    "dedup_sdk.producer",
     "dedup_sdk.shared", "dedup_sdk.testing",
 )  # fmt: skip
 
@@ -92,6 +93,15 @@ LAYERS = {
          "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.client_errors", "dedup_sdk._masking",
          "dedup_sdk._kafka.fields", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks",
          "dedup_sdk._metrics", "dedup_sdk._observe", "dedup_sdk._runner", "confluent_kafka", "stamina"),
+    ),
+    "aio": Layer(
+        ("dedup_sdk/aio",),
+        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._masking", "dedup_sdk._observe",
+         "dedup_sdk._record", "dedup_sdk._strategy", "dedup_sdk._store.protocol", "dedup_sdk.shared._protocol",
+         "dedup_sdk.shared._settings", "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.consumer",
+         "dedup_sdk._kafka.fields", "dedup_sdk._kafka.loop", "dedup_sdk._kafka.recovery", "dedup_sdk._kafka.session",
+         "dedup_sdk._kafka.settings", "dedup_sdk._runner.dead_letters", "dedup_sdk._runner.settings", "dedup_sdk.aio",
+         "confluent_kafka"),
     ),
     "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk._checks", "dedup_sdk._masking",
                                                 "dedup_sdk.errors", "dedup_sdk._fork_safety",
