@@ -166,10 +166,9 @@ class FetchLoop:
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got = get_ident(), list[Any]()
-        self._fetch_again()
         with self._mutex:
             lock = self._lock
-            busy = self._poller or lock.client_thread or lock.closer
+            busy = self._poller or lock.client_thread or lock.closer or self._holds_back
             if busy or lock.closed or me != self._main_thread or not self._assignment.asked:
                 self._refuse_or_warn(me)
             self._poller, self._refused = me, False
@@ -222,6 +221,7 @@ class FetchLoop:
             raise RuntimeError(_IN_POOL)
         if not self._assignment.asked:
             self._assignment.warn_not_asked()
+        self._fetch_again()
 
     def _doubt_receipt(self, got: list[Any]) -> None:
         """Have messages delivered once more that are about to be returned: another thread was refused meanwhile.

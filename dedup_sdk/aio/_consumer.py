@@ -385,14 +385,18 @@ class AsyncDedupConsumer:
             if message.error() is not None or offset is None:
                 return message, offsets
             offsets = [TopicPartition(*coordinates_of(message), offset + 1)]
+        return None, self._up_to_queued(offsets or [])
+
+    def _up_to_queued(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return partitions with their offsets, or with that of their first message that waits here, if it is lower."""
         first = self._buffer.first_queued()
-        return None, [
+        return [
             TopicPartition(
                 each.topic,
                 each.partition,
                 min(each.offset, first.get((each.topic, each.partition), each.offset)),
             )
-            for each in offsets or []
+            for each in partitions
         ]
 
     async def committed(
@@ -407,11 +411,7 @@ class AsyncDedupConsumer:
         """Return, for each partition, the offset after the last message that you got, or that was hidden."""
 
         def positions() -> list[TopicPartition]:
-            first = self._buffer.first_queued()
-            found = self._consumer.position(partitions)
-            for each in found:
-                each.offset = first.get((each.topic, each.partition), each.offset)
-            return found
+            return self._up_to_queued(self._consumer.position(partitions))
 
         return await self._call(positions)
 

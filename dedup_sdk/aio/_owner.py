@@ -336,6 +336,7 @@ class Owner:
         self._pass_on()
         buffer.give_up(left)
         for message in left if waits and not self._closes else ():
+            self.counters.abandoned += 1
             logger.warning(
                 "%s[%d]@%d: stopped waiting for its handler; the message is delivered again",
                 message.topic(), message.partition(), message.offset(),

@@ -257,7 +257,7 @@ class AsyncRunner:
                     if attempt.num == 1:
                         raise first
                     attempts.made += 1
-                    self._owner.counters.retried += 1
+                    self._owner.counters.of(*coordinates_of(message)).retried += 1
                     await self._settings.handler(message)
         finally:
             self._pausing.discard(task)
@@ -287,6 +287,7 @@ class AsyncRunner:
     def _abandon(self) -> None:
         """Release what waits and what still runs."""
         for message in self._running.values():
+            self._owner.counters.abandoned += 1
             logger.warning(
                 "%s[%d]@%d: its handler ignored the cancellation, and is waited for no longer; the message is "
                 "delivered again", message.topic(), message.partition(), message.offset(),
