@@ -567,7 +567,7 @@ class AsyncDedupConsumer:
     ) -> None:
         """Close; if the block ended without an exception, the messages of the last call are completed first."""
         if error is None:
-            self._buffer.end_last()
+            self._taker.end_last()
             await self.close()
             return
         try:
@@ -606,7 +606,7 @@ class AsyncDedupConsumer:
         elif offsets is not None:
             self._buffer.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
         else:
-            self._buffer.end_last()
+            self._taker.end_last()
 
 
 def _seconds(timeout: float | None) -> float:

@@ -286,6 +286,8 @@ class AsyncRunner:
 
     def _abandon(self) -> None:
         """Release what waits and what still runs."""
+        for task in [task for task in self._running if task.done()]:
+            self._end(task)
         for message in self._running.values():
             self._owner.counters.abandoned += 1
             logger.warning(

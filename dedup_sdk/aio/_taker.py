@@ -57,7 +57,7 @@ class Taker:
         self._interrupted, self._asks = False, True
         try:
             if self.buffer.has_last:
-                self.buffer.end_last()
+                self.end_last()
                 if self.writes_each:
                     await self._owner.flush()
             if len(self.buffer) < enough:
@@ -82,9 +82,14 @@ class Taker:
         if before is not None and before is not task:
             if self._asks or (self.buffer.has_last and not before.done()):
                 raise RuntimeError(_TWO_TASKS)
-            if before.done() and before.cancelled():
-                self.buffer.end_last(End.RELEASED)
+            self.end_last()
         self._task = task
+
+    def end_last(self) -> None:
+        """Complete the messages of the last call; release them if the task that got them was cancelled."""
+        task = self._task
+        was_cancelled = task is not None and task.done() and task.cancelled()
+        self.buffer.end_last(End.RELEASED if was_cancelled else None)
 
     async def _wait_for(self, enough: int, until: float) -> None:
         self._owner.ask()
@@ -196,7 +201,7 @@ class Iteration(AsyncIterator[Message]):
                 idle.heard()
                 self._in_body = True
                 return messages[0]
-        taker.buffer.end_last()
+        taker.end_last()
         taker.begin_again()
         raise StopAsyncIteration
 

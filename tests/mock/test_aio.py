@@ -1,0 +1,677 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import uvloop
+from confluent_kafka import KafkaException, TopicPartition
+
+from dedup_sdk.aio import AsyncDedupConsumer
+from dedup_sdk.errors import ConfigurationError
+from tests.mock.conftest import QUICK_CLIENT
+from tests.support.consuming import PATIENCE_S, committed, lookup, make_consumer, values
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from contextlib import AbstractAsyncContextManager
+
+    from confluent_kafka import Message
+
+    from dedup_sdk import MemoryStore
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Send
+
+    Open = Callable[..., AbstractAsyncContextManager[AsyncDedupConsumer]]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Runs a coroutine to its end on one kind of event loop."""
+
+    def run(main: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            return runner.run(asyncio.wait_for(main, PATIENCE_S))
+
+    return run
+
+
+@pytest.fixture
+def consumer_of(kafka: MockKafka, memory: MemoryStore) -> Open:
+    """Opens a consumer of group "g" over one memory, subscribed to the topics."""
+
+    @asynccontextmanager
+    async def opens(*topics: str, config: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[Any]:
+        settings = {
+            "bootstrap.servers": kafka.bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0,
+            **QUICK_CLIENT, **(config or {}),
+        }  # fmt: skip
+        async with AsyncDedupConsumer(settings, dedup=lookup(), store=memory, **options) as consumer:
+            if topics:
+                await consumer.subscribe(list(topics))
+            yield consumer
+
+    return opens
+
+
+def _offset(kafka: MockKafka, topic: str = "orders") -> int:
+    return committed(kafka.bootstrap, "g", topic).offset
+
+
+# --- iteration and calls -----------------------------------------------------------------------------------------
+
+
+def test_iteration_brings_each_logical_message_once(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka
+) -> None:
+    """Until `stop`; the message in hand is completed by leaving the block in order."""
+    send("a", "b", "a", "c", "d")
+
+    async def main() -> list[Message]:
+        got = []
+        async with consumer_of("orders") as consumer:
+            async for message in consumer:
+                got.append(message)
+                if len(got) == 3:
+                    consumer.stop()
+            assert consumer.counters.verdicts["duplicate"] == 1
+        return got
+
+    assert values(run(main())) == ["a", "b", "c"]
+    assert _offset(kafka) == 4
+
+
+def test_iteration_ends_after_a_time_without_messages(run: Any, consumer_of: Open, send: Send) -> None:
+    """`idle_timeout`, of `run` too."""
+    send("a")
+
+    async def main() -> list[str]:
+        got: list[Message] = []
+
+        async def handle(message: Message) -> None:
+            got.append(message)
+
+        async with consumer_of("orders", idle_timeout=0.5) as consumer:
+            async for message in consumer:
+                await handle(message)
+            send("b")
+            await consumer.run(handle)
+        return values(got)
+
+    assert run(main()) == ["a", "b"]
+
+
+def test_calls_return_what_the_synchronous_ones_do(run: Any, consumer_of: Open, send: Send) -> None:
+    """Each method once."""
+    send(*"abcdef")
+    place = TopicPartition("orders", 0)
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+            first = await consumer.poll()
+            assert first is not None
+            assert (await consumer.holds(first), (await consumer.verdict(first)).kind.value) == (True, "new")  # type: ignore[union-attr]
+            assert values(await consumer.consume(2, 5)) == ["b", "c"]
+            assert await consumer.holds(first) is False
+            assert [each.offset for each in await consumer.position([place])] == [3]
+            assert [(each.topic, each.partition) for each in await consumer.assignment()] == [("orders", 0)]
+            await consumer.commit(asynchronous=False)
+            assert [each.offset for each in await consumer.committed([place])] == [3]
+            await consumer.pause([place])
+            assert await consumer.poll(0.3) is None
+            await consumer.resume([place])
+            assert values([await consumer.poll()]) == ["d"]
+            await consumer.seek(TopicPartition("orders", 0, 1))
+            assert values(await consumer.consume(5, 5)) == ["b", "c", "d", "e", "f"]
+            assert [status.state for status in consumer.partition_statuses] == ["active"]
+            assert consumer.health().live
+            await consumer.unsubscribe()
+            assert await consumer.poll(0.1) is None
+
+    run(main())
+
+
+def test_partitions_by_hand(run: Any, consumer_of: Open, send: Send) -> None:
+    """What waits of a partition that stays is not dropped with that of another one."""
+    send("a", "b", topic="pairs")
+    send("c", "d", topic="pairs", partition=1)
+    one, two = TopicPartition("pairs", 0, 0), TopicPartition("pairs", 1, 0)
+
+    async def main() -> None:
+        async with consumer_of(config={"partition.assignment.strategy": "cooperative-sticky"}) as consumer:
+            await consumer.incremental_assign([one])
+            await consumer.incremental_assign([two])
+            got = values(await consumer.consume(1, 5))
+            await asyncio.sleep(0.5)
+            await consumer.incremental_unassign([two])
+            got += values(await consumer.consume(4, 1))
+            assert [each for each in got if each in "ab"] == ["a", "b"]
+            assert got.count("c") + got.count("d") <= 1
+            await consumer.unassign()
+            assert await consumer.assignment() == []
+
+    run(main())
+
+
+def test_only_what_was_taken_is_committed_by_hand(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka
+) -> None:
+    """With ``enable.auto.commit=false`` a commit without arguments means the messages that the application has."""
+    send(*"abcdef")
+
+    async def main() -> None:
+        async with consumer_of("orders", config={"enable.auto.commit": False}) as consumer:
+            assert values(await consumer.consume(2, 5)) == ["a", "b"]
+            await asyncio.sleep(0.3)  # the others wait here by now
+            with pytest.raises(RuntimeError):
+                await asyncio.create_task(_takes(consumer, 1))
+            await consumer.commit(asynchronous=False)
+
+    async def _takes(consumer: AsyncDedupConsumer, count: int) -> None:
+        # Whoever handles by offsets may ask in any task.
+        await consumer.consume(count, 5)
+        raise RuntimeError("the third one was taken, and is committed with the others")
+
+    run(main())
+    assert _offset(kafka) == 3
+
+
+def test_a_released_message_is_not_committed_with_later_ones(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka
+) -> None:
+    """It waits to come again: a commit of what lies behind it stays below it."""
+    send(*"abc")
+
+    async def main() -> None:
+        async with consumer_of("orders", config={"enable.auto.commit": False}) as consumer:
+            first, second = await consumer.consume(2, 5)
+            await consumer.release(first)
+            while not (await consumer.position([TopicPartition("orders", 0)]))[0].offset == 0:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)  # it waits here by now
+            with pytest.raises(KafkaException):
+                await consumer.commit(second, asynchronous=False)
+            assert values(await consumer.consume(2, 5)) == ["a", "c"]
+            await consumer.commit(asynchronous=False)
+
+    run(main())
+    assert _offset(kafka) == 3
+
+
+# --- cancellation ------------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_body_releases_its_message(run: Any, consumer_of: Open, send: Send) -> None:
+    """It is delivered again, before all others; the one before it was completed."""
+    send("a", "b", "c")
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+            seen: list[str] = []
+
+            async def work() -> None:
+                async for message in consumer:
+                    seen.extend(values([message]))
+                    if len(seen) == 2:
+                        await asyncio.sleep(PATIENCE_S)
+
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(work(), 1.5)
+            assert seen == ["a", "b"]
+            assert values(await consumer.consume(2, 5)) == ["b", "c"]
+            assert consumer.counters.released == 1
+
+    run(main())
+
+
+def test_a_block_that_fails_releases_its_message(run: Any, consumer_of: Open, send: Send) -> None:
+    """And the exception names it; a cancellation does the same."""
+    send("a", "b")
+
+    async def main() -> None:
+        async with consumer_of("orders", completion="explicit") as consumer:
+            (message,) = await consumer.consume(1, 5)
+            with pytest.raises(OSError, match="away") as failed:
+                async with consumer.once(message):
+                    raise OSError("the database is away")
+            assert "orders[0]@0" in "".join(failed.value.__notes__)
+            again = await consumer.poll(5)
+            assert again is not None
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05), consumer.once(again):
+                    await asyncio.sleep(PATIENCE_S)
+            assert values([each := await consumer.poll(5)]) == ["a"]
+            assert each is not None
+            assert (await consumer.verdict(each)).attempt == 3  # type: ignore[union-attr]
+            await consumer.complete(each, dead_lettered=True)
+            assert consumer.counters.dead_lettered == 1
+
+    run(main())
+
+
+def test_two_tasks_cannot_ask(run: Any, consumer_of: Open, send: Send) -> None:
+    """The second would complete what the first is handling."""
+    send("a", "b")
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+            assert values([await consumer.poll()]) == ["a"]
+            with pytest.raises(RuntimeError, match="another task"):
+                await asyncio.create_task(consumer.poll(0))
+            assert values([await consumer.poll()]) == ["b"]
+
+    run(main())
+
+
+def test_close_ends_calls_that_wait(run: Any, consumer_of: Open) -> None:
+    """They raise, as all later ones; a second close does nothing; a cancelled one goes on to its end."""
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+
+            async def handle(message: Message) -> None:
+                raise AssertionError(message)
+
+            waiting = [asyncio.create_task(consumer.run(handle))]
+            await asyncio.sleep(0.2)
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            for each in waiting:
+                with pytest.raises(RuntimeError, match="closed"):
+                    await each
+            with pytest.raises(RuntimeError, match="closed"):
+                await consumer.poll()
+            with pytest.raises(RuntimeError, match="closed"):
+                await consumer.assignment()
+            await consumer.close()
+
+    run(main())
+
+
+def test_a_consumer_belongs_to_one_loop(consumer_of: Open, kafka: MockKafka, memory: MemoryStore) -> None:
+    """Another loop, trio, and no loop at all are refused in a line each; one that was left open is closed."""
+    config = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0}
+    consumer = AsyncDedupConsumer(config, dedup=lookup(), store=memory)
+
+    async def begin() -> None:
+        await consumer.subscribe(["orders"])
+
+    async def go_on() -> None:
+        with pytest.raises(RuntimeError, match="another event loop|closed"):
+            await consumer.poll()
+
+    asyncio.run(begin())
+    asyncio.run(go_on())
+    other = AsyncDedupConsumer(config, dedup=lookup(), store=memory)
+    with pytest.raises(RuntimeError, match="trio"):
+        trio.run(other.poll)
+    asyncio.run(other.close())
+    _wait_until(lambda: not any(each.name.startswith("dedup-aio") for each in threading.enumerate()))
+
+
+def test_a_dropped_consumer_is_closed(run: Any, kafka: MockKafka, memory: MemoryStore, send: Send) -> None:
+    """Its thread does not keep its partitions for ever."""
+    send("a")
+
+    async def main() -> None:
+        config = {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+        consumer = AsyncDedupConsumer({**config, **QUICK_CLIENT}, dedup=lookup(), store=memory)
+        await consumer.subscribe(["orders"], on_assign=lambda *_: None)
+        assert await consumer.poll() is not None
+        del consumer
+        while any(each.name.startswith("dedup-aio") for each in threading.enumerate()):
+            await asyncio.sleep(0.05)
+
+    run(main())
+
+
+# --- rebalances --------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_may_be_coroutines(run: Any, consumer_of: Open, send: Send, kafka: MockKafka) -> None:
+    """They run on the loop, and may await the consumer, also while it closes."""
+    send(*"abcd")
+    seen: list[str] = []
+
+    async def on_assign(consumer: AsyncDedupConsumer, partitions: list[TopicPartition]) -> None:
+        seen.append(threading.current_thread().name)
+        await consumer.assign([TopicPartition(each.topic, each.partition, 2) for each in partitions])
+
+    async def on_revoke(consumer: AsyncDedupConsumer, partitions: list[TopicPartition]) -> None:
+        seen.extend(each.topic for each in await consumer.committed(partitions))
+
+    async def main() -> list[str]:
+        async with consumer_of() as consumer:
+            await consumer.subscribe(["orders"], on_assign=on_assign, on_revoke=on_revoke)
+            return values(await consumer.consume(2, 5))
+
+    assert run(main()) == ["c", "d"]
+    assert seen == ["MainThread", "orders"]
+
+
+def test_a_callback_that_hangs_has_a_deadline(run: Any, consumer_of: Open, send: Send) -> None:
+    """It is cancelled, and the next call says so."""
+    send("a")
+    cancelled = []
+
+    async def on_assign(*_: object) -> None:
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        except asyncio.CancelledError:
+            cancelled.append(1)
+            raise
+
+    async def main() -> None:
+        async with consumer_of(revoke_deadline=0.6) as consumer:
+            await consumer.subscribe(["orders"], on_assign=on_assign)
+            with pytest.raises(TimeoutError, match="revoke_deadline"):
+                await consumer.poll()
+            assert values([await consumer.poll()]) == ["a"]
+
+    run(main())
+    assert cancelled == [1]
+
+
+def test_a_loop_that_stands_still_keeps_its_partitions(run: Any, consumer_of: Open, send: Send) -> None:
+    """The group hears from the thread: longer than the session, and longer than ``max.poll.interval.ms``."""
+    send("a", "b")
+    lost = []
+
+    async def main() -> None:
+        config = {"max.poll.interval.ms": 1500, "session.timeout.ms": 1200}
+        async with consumer_of(config=config) as consumer:
+            await consumer.subscribe(["orders"], on_revoke=lambda *_: lost.append(1))
+            assert values([await consumer.poll()]) == ["a"]
+            time.sleep(3)  # noqa: ASYNC251 (the application blocks its loop)
+            assert values([await consumer.poll()]) == ["b"]
+            assert lost == []
+
+    run(main())
+
+
+# --- run ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["key", "partition", None])
+def test_run_holds_the_order_and_the_concurrency(
+    run: Any, consumer_of: Open, kafka: MockKafka, order: Any
+) -> None:
+    """As many handlers at a time as can, none too many, and those with one key one after the other."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    for number in range(120):
+        producer.produce(
+            "pairs",
+            str(number),
+            key=f"k{number % 10}",
+            partition=number % 10 % 2,
+            headers={"dedup-id": str(number)},
+        )
+    producer.flush()
+    running: dict[Any, int] = defaultdict(int)
+    seen: dict[Any, list[int]] = defaultdict(list)
+    most, both = 0, 0
+
+    async def main() -> None:
+        nonlocal most, both
+        async with consumer_of("pairs") as consumer:
+
+            async def handle(message: Message) -> None:
+                nonlocal most, both
+                group = message.key() if order == "key" else message.partition()
+                running[group] += 1
+                most, both = max(most, sum(running.values())), max(both, running[group])
+                await asyncio.sleep(0.01 if int(message.value() or 0) % 3 else 0)
+                running[group] -= 1
+                seen[group].append(int(message.value() or 0))
+                if sum(map(len, seen.values())) == 120:
+                    consumer.stop()
+
+            await consumer.run(handle, concurrency=5, order=order)
+
+    run(main())
+    assert most == (2 if order == "partition" else 5)
+    in_order = all(each == sorted(each) for each in seen.values())
+    assert (both == 1, in_order) == ((True, True) if order else (False, False))
+
+
+def test_run_retries_and_sends_dead_letters(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, letters: str
+) -> None:
+    """An error that passes is tried again; one that stays makes a letter, and the run goes on."""
+    send("a", "b", "c")
+    calls: list[str] = []
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+
+            async def handle(message: Message) -> None:
+                calls.extend(values([message]))
+                if calls[-1] == "b" or calls == ["a"]:
+                    raise OSError("away")
+                if calls[-1] == "c":
+                    consumer.stop()
+
+            await consumer.run(
+                handle,
+                concurrency=1,
+                on_error="dead-letter",
+                dead_letters=letters,
+                attempts=2,
+                wait_initial=0.01,
+            )
+            assert (consumer.counters.dead_lettered, consumer.counters.retried) == (1, 2)
+
+    run(main())
+    assert calls == ["a", "a", "b", "b", "c"]
+    assert _offset(kafka) == 3
+    with_letter = make_consumer(
+        kafka.bootstrap, "reader", "letters-store" if False else _fresh(), QUICK_CLIENT
+    )
+    with with_letter as reader:
+        reader.subscribe([letters])
+        assert values([reader.poll(10)]) == ["b"]
+
+
+def _fresh() -> Any:
+    from dedup_sdk import MemoryStore
+
+    return MemoryStore()
+
+
+@pytest.mark.parametrize("on_error", ["raise", "retry"])
+def test_run_raises_the_error_of_a_handler(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, on_error: Any
+) -> None:
+    """The message comes again, and so do those whose handlers were cancelled."""
+    send("a", "b", "c")
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+
+            async def handle(message: Message) -> None:
+                if values([message]) == ["b"]:
+                    raise OSError("away")
+                await asyncio.sleep(0 if values([message]) == ["a"] else PATIENCE_S)
+
+            with pytest.raises(OSError, match="away") as failed:
+                await consumer.run(
+                    handle, on_error=on_error, **({"attempts": 2} if on_error == "retry" else {})
+                )
+            assert "orders[0]@1" in "".join(failed.value.__notes__)
+            assert values(await consumer.consume(2, 5)) == ["b", "c"]
+
+    run(main())
+
+
+def test_sigterm_lets_handlers_end(run: Any, consumer_of: Open, send: Send, kafka: MockKafka) -> None:
+    """The one that runs is completed; a retry that waits is not waited for; none begins any more."""
+    send("a", "b", "c")
+    handled: list[str] = []
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+
+            async def handle(message: Message) -> None:
+                if values([message]) == ["b"]:
+                    raise OSError("away")
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.3)
+                handled.extend(values([message]))
+
+            await consumer.run(
+                handle,
+                concurrency=2,
+                on_error="retry",
+                attempts=None,
+                wait_initial=PATIENCE_S,
+                wait_max=PATIENCE_S,
+            )
+
+    run(main())
+    assert handled == ["a"]
+    assert _offset(kafka) == 1
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_handler_that_ignores_its_cancellation_is_abandoned(
+    run: Any, consumer_of: Open, send: Send, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the deadline, with a line; the message comes again, whatever the handler does later."""
+    send("a")
+
+    async def main() -> None:
+        async with consumer_of("orders", revoke_deadline=0.6) as consumer:
+            begun, late = asyncio.Event(), asyncio.Event()
+
+            async def handle(message: Message) -> None:
+                begun.set()
+                while not late.is_set():
+                    try:
+                        await late.wait()
+                    except asyncio.CancelledError:
+                        continue
+
+            running = asyncio.create_task(consumer.run(handle))
+            await begun.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            (message,) = await consumer.consume(1, 5)
+            late.set()
+            await asyncio.sleep(0.1)
+            assert await consumer.holds(message)
+
+    with caplog.at_level(logging.WARNING, "dedup_sdk"):
+        run(main())
+    assert "orders[0]@0: its handler ignored the cancellation" in caplog.text
+
+
+def test_a_handler_that_is_cancelled_by_others_ends_the_run(run: Any, consumer_of: Open, send: Send) -> None:
+    """Nobody knows whether it has done its work: no letter is made of its message."""
+    send("a")
+
+    async def handle(_: Message) -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        waiting.cancel()
+        await waiting
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+            with pytest.raises(RuntimeError, match="was cancelled"):
+                await consumer.run(handle, on_error="retry")
+            assert values([await consumer.poll(5)]) == ["a"]
+
+    run(main())
+
+
+def test_slow_handlers_keep_their_partition(run: Any, consumer_of: Open, send: Send) -> None:
+    """Ten sessions long: what waits is bounded, and the group hears from the consumer."""
+    send(*(f"m{number}" for number in range(3000)))
+    lost = []
+
+    async def main() -> None:
+        async with consumer_of() as consumer:
+            await consumer.subscribe(["orders"], on_revoke=lambda *_: lost.append(1))
+            handled = 0
+
+            async def handle(_: Message) -> None:
+                nonlocal handled
+                handled += 1
+                if handled <= 2:
+                    await asyncio.sleep(12)
+                if handled == 3000:
+                    assert lost == []
+                    consumer.stop()
+
+            run_ = asyncio.create_task(consumer.run(handle, concurrency=2, order=None))
+            await asyncio.sleep(6)
+            assert consumer.partition_statuses[0].in_flight <= 3 * 1000 + 2
+            assert consumer.partition_statuses[0].position < 3000  # type: ignore[operator]
+            await run_
+            assert handled == 3000
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"handler": print}, "to_thread"),
+        ({"handler": partial(print)}, "to_thread"),
+        ({"handler": 1}, "coroutine function"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"order": "none"}, "order"),
+        ({"dead_letters": "letters"}, "not used with"),
+        ({"dead_letters": "a b", "on_error": "dead-letter"}, "topic's name"),
+        ({"attempts": 3}, "not used with on_error"),
+    ],
+)
+def test_unfit_settings_of_run_are_refused(consumer_of: Open, arguments: dict[str, Any], text: str) -> None:
+    """In one line, with the way out."""
+
+    async def handle(_: Message) -> None: ...
+
+    async def main() -> None:
+        async with consumer_of() as consumer:
+            with pytest.raises(ConfigurationError, match=text):
+                await consumer.run(arguments.pop("handler", handle), **arguments)
+
+    asyncio.run(main())
+
+
+def test_an_observer_is_a_plain_function(kafka: MockKafka, memory: MemoryStore) -> None:
+    """It is called with every verdict, on the thread."""
+
+    async def observe(_: object) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="call_soon_threadsafe"):
+        AsyncDedupConsumer(
+            {"bootstrap.servers": kafka.bootstrap, "group.id": "g"},
+            dedup=lookup(), store=memory, observers=[observe],  # type: ignore[list-item]
+        )  # fmt: skip
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
