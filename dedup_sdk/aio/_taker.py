@@ -40,18 +40,24 @@ class Taker:
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         """The task that asked last."""
-        self._asks = self._closed = self._interrupted = False
+        self._asks = self._iterates = self._closed = self._interrupted = False
         self._at_once = 0
 
     # --- asking --------------------------------------------------------------------------------------------------
 
     async def take(
-        self, count: int, timeout_s: float, *, enough: int = 1, ends: EndsBy | None = None
+        self,
+        count: int,
+        timeout_s: float,
+        *,
+        enough: int = 1,
+        ends: EndsBy | None = None,
+        iterates: bool = False,
     ) -> list[Message]:
         """Return up to ``count`` messages: when there are ``enough``, or after ``timeout_s`` seconds.
 
-        ``ends``: what ends them, if not as configured. No message leaves the buffer before the last ``await``, so that
-        a cancelled call has taken none.
+        ``ends``: what ends them, if not as configured. ``iterates``: the calling task will ask for the next one. No
+        message leaves the buffer before the last ``await``, so that a cancelled call has taken none.
         """
         self._begin()
         self._interrupted, self._asks = False, True
@@ -71,6 +77,7 @@ class Taker:
         if self._closed or self._owner.is_over:
             raise RuntimeError(CLOSED)
         taken = self.buffer.take(count, ends or self.ends)
+        self._iterates = iterates
         self._at_once += len(taken)
         if len(self.buffer) < REFILL_AT:
             self._owner.ask()
@@ -80,7 +87,7 @@ class Taker:
         """Refuse a second task: it would complete what the first one is handling."""
         task, before = asyncio.current_task(), self._task
         if before is not None and before is not task:
-            if self._asks or (self.buffer.has_last and not before.done()):
+            if self._asks or (self._iterates and self.buffer.has_last and not before.done()):
                 raise RuntimeError(_TWO_TASKS)
             self.end_last()
         self._task = task
@@ -194,7 +201,7 @@ class Iteration(AsyncIterator[Message]):
         self._in_body = False
         idle.heard()
         while not taker.is_stopped:
-            taken = await taker.take(1, idle.look_s, ends=self._ends)
+            taken = await taker.take(1, idle.look_s, ends=self._ends, iterates=True)
             if not taken and idle.is_up:
                 break
             if messages := taker.without_events(taken):

@@ -110,8 +110,9 @@ def test_the_fuzz_sees_a_poll_that_drops_its_message(kafka: MockKafka, memory: M
     assert world.lost == world.unhandled
 
 
-async def _after_a_cancelled_poll(consumer: Any, topic: str, send: Send) -> list[str]:
+async def _after_a_cancelled_poll(make: Callable[[], Any], topic: str, send: Send) -> list[str]:
     """Subscribe, cancel a call that waits, send three records; return what the next calls bring."""
+    consumer = make()
     await consumer.subscribe([topic])
     send("first")
     while await consumer.poll(0.5) is None:
@@ -135,11 +136,12 @@ def test_the_clients_own_consumer_loses_the_message_of_a_cancelled_poll(
         "log_level": 0,
         **SHARED_GROUP,
     }
-    theirs = AIOConsumer({**config, "group.id": "theirs"})
+    theirs = partial(AIOConsumer, {**config, "group.id": "theirs"})
+    ours = partial(AsyncDedupConsumer, {**config, "group.id": "ours"}, dedup=lookup(), store=memory)
+
     assert asyncio.run(_after_a_cancelled_poll(theirs, "orders", send)) == ["b", "c"]
-
-    async def ours() -> list[str]:
-        consumer = AsyncDedupConsumer({**config, "group.id": "ours"}, dedup=lookup(), store=memory)
-        return await _after_a_cancelled_poll(consumer, "pairs", partial(send, topic="pairs"))
-
-    assert asyncio.run(ours()) == ["a", "b", "c"]
+    assert asyncio.run(_after_a_cancelled_poll(ours, "pairs", partial(send, topic="pairs"))) == [
+        "a",
+        "b",
+        "c",
+    ]

@@ -1,0 +1,251 @@
+"""What asyncio costs: `AsyncDedupConsumer` beside the synchronous consumer, and how long the event loop waits for it.
+
+Each round runs all contenders, one after the other, on one mock cluster (the lag on a broker of its own); the result is
+the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from threading import Timer
+from typing import Any
+
+from confluent_kafka import Producer
+
+from dedup_sdk import DedupConsumer, Lookup
+from dedup_sdk.aio import AsyncDedupConsumer
+from dedup_sdk.testing import LocalKafka, MockKafka
+
+RECORDS = 25_000
+"""A partition of the mock cluster keeps 5 MB."""
+_DEDUP = Lookup(id="header:dedup-id", window="7d")
+_SLEEP_S, _CONCURRENCY = 0.005, 100
+_IDLE_S = 5.0
+_TICK_S = 0.001
+
+
+def main() -> None:
+    """Measure, and print the medians."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument(
+        "--lag", type=int, default=0, metavar="RECORDS", help="measure the lag with so many records"
+    )
+    options.add_argument("--json", action="store_true")
+    chosen = options.parse_args()
+    figures: dict[str, list[float]] = defaultdict(list)
+    with MockKafka() as kafka:
+        kafka.create_topic("work")
+        kafka.create_topic("nothing")
+        _fill(kafka.bootstrap, "work", RECORDS)
+        for number in range(chosen.rounds):
+            print(f"round {number + 1}", file=sys.stderr)
+            _round(kafka.bootstrap, number, figures)
+    results = {name: round(statistics.median(each), 3) for name, each in figures.items()}
+    if chosen.lag:
+        results |= asyncio.run(_lags(chosen.lag))
+    if chosen.json:
+        print(json.dumps(results))
+    else:
+        for name, figure in results.items():
+            print(f"{name:32} {figure}")
+
+
+def _fill(bootstrap: str, topic: str, count: int, partitions: int = 1) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "compression.type": "lz4"})
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(
+                    topic, b"x" * 100, key=str(number % 100), partition=number % partitions,
+                    headers=[("dedup-id", str(number).encode())],
+                )  # fmt: skip
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(120) == 0
+
+
+def _config(bootstrap: str, group: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "log_level": 0,
+    }
+
+
+def _round(bootstrap: str, number: int, figures: dict[str, list[float]]) -> None:
+    synchronous = _iterate(bootstrap, f"sync-{number}")
+    for_loop = asyncio.run(_iterate_async(bootstrap, f"for-{number}"))
+    figures["async for over synchronous"].append(synchronous[0] / for_loop[0])
+    figures["cpu us a message, synchronous"].append(synchronous[1])
+    figures["cpu us a message, async for"].append(for_loop[1])
+    sleepers = asyncio.run(_sleepers())
+    for order in (None, "key"):
+        rate = asyncio.run(_run(bootstrap, f"run-{order}-{number}", order))
+        figures[f"run(order={order}) over 100 sleepers"].append(rate / sleepers)
+    figures["idle cpu %, synchronous"].append(_idle(bootstrap, f"idle-{number}"))
+    figures["idle cpu %, async for"].append(asyncio.run(_idle_async(bootstrap, f"idle-async-{number}")))
+
+
+def _iterate(bootstrap: str, group: str) -> tuple[float, float]:
+    with (
+        tempfile.TemporaryDirectory() as store,
+        DedupConsumer(_config(bootstrap, group), dedup=_DEDUP, store=store) as consumer,
+    ):
+        consumer.subscribe(["work"])
+        begun, cpu = 0.0, 0.0
+        for count, _ in enumerate(consumer, 1):
+            if count == 1:
+                begun, cpu = time.perf_counter(), time.process_time()
+            if count == RECORDS:
+                break
+        return time.perf_counter() - begun, (time.process_time() - cpu) / RECORDS * 1e6
+
+
+async def _iterate_async(bootstrap: str, group: str) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory() as store:
+        async with AsyncDedupConsumer(_config(bootstrap, group), dedup=_DEDUP, store=store) as consumer:
+            await consumer.subscribe(["work"])
+            begun, cpu, count = 0.0, 0.0, 0
+            async for _ in consumer:
+                count += 1
+                if count == 1:
+                    begun, cpu = time.perf_counter(), time.process_time()
+                if count == RECORDS:
+                    break
+            return time.perf_counter() - begun, (time.process_time() - cpu) / RECORDS * 1e6
+
+
+async def _run(bootstrap: str, group: str, order: Any) -> float:
+    begun, count = 0.0, 0
+    with tempfile.TemporaryDirectory() as store:
+        async with AsyncDedupConsumer(_config(bootstrap, group), dedup=_DEDUP, store=store) as consumer:
+            await consumer.subscribe(["work"])
+
+            async def handle(_: object) -> None:
+                nonlocal begun, count
+                begun = begun or time.perf_counter()
+                await asyncio.sleep(_SLEEP_S)
+                count += 1
+                if count == RECORDS:
+                    consumer.stop()
+
+            await consumer.run(handle, concurrency=_CONCURRENCY, order=order)
+            return count / (time.perf_counter() - begun)
+
+
+async def _sleepers() -> float:
+    """Return how many sleeps a second so many tasks can do, without any message."""
+    count, begun = 0, time.perf_counter()
+
+    async def sleep() -> None:
+        nonlocal count
+        while count < RECORDS:
+            await asyncio.sleep(_SLEEP_S)
+            count += 1
+
+    await asyncio.gather(*(sleep() for _ in range(_CONCURRENCY)))
+    return count / (time.perf_counter() - begun)
+
+
+def _idle(bootstrap: str, group: str) -> float:
+    with (
+        tempfile.TemporaryDirectory() as store,
+        DedupConsumer(_config(bootstrap, group), dedup=_DEDUP, store=store) as consumer,
+    ):
+        consumer.subscribe(["nothing"])
+        Timer(_IDLE_S, consumer.stop).start()
+        begun, cpu = time.perf_counter(), time.process_time()
+        for _ in consumer:
+            raise AssertionError("the topic is empty")
+        return (time.process_time() - cpu) / (time.perf_counter() - begun) * 100
+
+
+async def _idle_async(bootstrap: str, group: str) -> float:
+    with tempfile.TemporaryDirectory() as store:
+        async with AsyncDedupConsumer(_config(bootstrap, group), dedup=_DEDUP, store=store) as consumer:
+            await consumer.subscribe(["nothing"])
+            asyncio.get_running_loop().call_later(_IDLE_S, consumer.stop)
+            begun, cpu = time.perf_counter(), time.process_time()
+            async for _ in consumer:
+                raise AssertionError("the topic is empty")
+            return (time.process_time() - cpu) / (time.perf_counter() - begun) * 100
+
+
+# --- lag of the event loop ---------------------------------------------------------------------------------------
+
+
+class _Lag:
+    """Notes by how much a task that sleeps for a millisecond wakes too late."""
+
+    def __init__(self) -> None:
+        self._late: list[float] = []
+        self._task = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            begun = time.perf_counter()
+            await asyncio.sleep(_TICK_S)
+            self._late.append(time.perf_counter() - begun - _TICK_S)
+
+    def end(self) -> float:
+        """Return the 99.9th percentile in ms."""
+        self._task.cancel()
+        return round(statistics.quantiles(self._late, n=1000)[-1] * 1000, 2)
+
+
+async def _lags(count: int) -> dict[str, float]:
+    """Measure without a consumer, through a recovery without a store, flushes of a store, and rebalances."""
+    results: dict[str, float] = {}
+    with (
+        LocalKafka() as kafka,
+        tempfile.TemporaryDirectory() as lived,
+        tempfile.TemporaryDirectory() as fresh,
+    ):
+        kafka.create_topic("long", 2)
+        _fill(kafka.bootstrap, "long", count, 2)
+        lag = _Lag()
+        await asyncio.sleep(5)
+        results["lag p99.9 ms, nothing"] = lag.end()
+        for name, store in (("delivery and flushes", lived), ("recovery", fresh)):
+            async with AsyncDedupConsumer(
+                {**_config(kafka.bootstrap, "lag"), "session.timeout.ms": 6000}, dedup=_DEDUP, store=store
+            ) as consumer:
+                await consumer.subscribe(["long"])
+                lag = _Lag()
+                begun = time.perf_counter()
+                if store is lived:
+                    async for _ in consumer:
+                        if sum(each.position or 0 for each in consumer.partition_statuses) >= count:
+                            consumer.stop()
+                else:
+                    asking = asyncio.create_task(consumer.poll(120))
+                    while [each.state for each in consumer.partition_statuses] != ["active"] * 2:
+                        await asyncio.sleep(0.05)
+                    results["recovery s"] = round(time.perf_counter() - begun, 1)
+                results[f"lag p99.9 ms, {name}"] = lag.end()
+                if store is fresh:
+                    lag = _Lag()
+                    with tempfile.TemporaryDirectory() as third:
+                        async with AsyncDedupConsumer(
+                            _config(kafka.bootstrap, "lag"), dedup=_DEDUP, store=third
+                        ) as other:
+                            await other.subscribe(["long"])
+                            await other.poll(10)
+                    await asyncio.sleep(5)
+                    results["lag p99.9 ms, two rebalances"] = lag.end()
+                    asking.cancel()
+    return results
+
+
+if __name__ == "__main__":
+    main()
