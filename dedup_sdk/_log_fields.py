@@ -129,6 +129,17 @@ EVENTS: Final[dict[str, dict[str, str]]] = {
         "%s[%d]@%d: stopped waiting": "handler-not-ended",
         "waiting for the running handlers failed": "handlers-not-ended",
     },
+    "aio/_consumer.py": {"closing failed too": "async-close-failed"},
+    "aio/_owner.py": {
+        "closing failed, after a cancellation": "async-close-failed",
+        "an AsyncDedupConsumer was left open": "async-left-open",
+        "closing an AsyncDedupConsumer": "async-close-failed",
+        "%s[%d]@%d: stopped waiting": "handler-not-ended",
+    },
+    "aio/_run.py": {
+        "%s[%d]@%d: its handler ignored": "handler-ignored-cancellation",
+        "%s[%d]@%d: the handler failed": "handler-failed",
+    },
     "shared/_acknowledgements.py": {
         "%s; until it answers": "shared-outage",
         "the shared store answers again": "shared-outage-ended",

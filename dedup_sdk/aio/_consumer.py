@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal, signal
 from threading import current_thread, main_thread
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 from weakref import ref
 
 from confluent_kafka import Message, TopicPartition
@@ -345,6 +345,22 @@ class AsyncDedupConsumer:
         await self.complete(message)
 
     # --- offsets -------------------------------------------------------------------------------------------------
+
+    @overload
+    async def commit(
+        self,
+        message: Message | None = ...,
+        offsets: list[TopicPartition] | None = ...,
+        *,
+        asynchronous: Literal[False],
+    ) -> list[TopicPartition]: ...
+    @overload
+    async def commit(
+        self,
+        message: Message | None = ...,
+        offsets: list[TopicPartition] | None = ...,
+        asynchronous: bool = ...,  # noqa: FBT001 (the plain client's signature)
+    ) -> list[TopicPartition] | None: ...
 
     async def commit(
         self,

@@ -411,6 +411,39 @@ LINES: Final[dict[str, list[Line]]] = {
             "`run()` ended with the error that follows while handlers were running. Their messages come again.",
         ),
     ],
+    "asyncio": [
+        Line(
+            "aio/_consumer.py", "closing failed too",
+            "`async with` ended with an error, and closing raised another one: see that one above.",
+        ),
+        Line(
+            "aio/_owner.py", "closing failed, after a cancellation",
+            "`close()` was cancelled, so that its own error follows here. Completed work may come again.",
+        ),
+        Line(
+            "aio/_owner.py", "an AsyncDedupConsumer was left open",
+            "The program dropped a consumer, or ended its event loop, without closing it. Use `async with`.",
+        ),
+        Line(
+            "aio/_owner.py", "closing an AsyncDedupConsumer",
+            "The error of closing such a consumer follows. Completed work may come again.",
+        ),
+        Line(
+            "aio/_owner.py", "%s[%d]@%d: stopped waiting",
+            "In a rebalance a message was not ended within half of `revoke_deadline`. Shorten the handler, or raise "
+            "the limit.",
+        ),
+        Line(
+            "aio/_run.py", "%s[%d]@%d: its handler ignored",
+            "A handler went on for half of `revoke_deadline` after its cancellation. Let it end by "
+            "`asyncio.CancelledError`.",
+        ),
+        Line(
+            "aio/_run.py", "%s[%d]@%d: the handler failed",
+            "A handler raised in all of its attempts, and the message goes to the dead letters. Correct the cause, "
+            "then [redrive](handlers.md) it.",
+        ),
+    ],
     "Shared memory": [
         Line(
             "shared/_acknowledgements.py", "%s; until it answers",

@@ -11,9 +11,10 @@ import pytest
 from celery import Celery
 from django.conf import settings
 from django.core.management import call_command
+from fastapi import Response
+from fastapi.encoders import jsonable_encoder
 from kombu.exceptions import OperationalError
 
-from dedup_sdk import DedupConsumer
 from dedup_sdk.testing import MockKafka
 from tests.support.pages import ROOT, SENT, Stage
 
@@ -39,64 +40,38 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         del sys.modules[name]
 
 
-def test_fastapi_handles_each_message_once_and_ends_in_order(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fastapi_handles_each_message_once_and_ends_in_order(stage: Stage) -> None:
     """The lifespan of the page starts the run; its end completes and closes; the probes see both."""
     example = stage.examples(PAGE)[0]
     handled: list[str] = []
     stage.namespace["charge"] = lambda message: handled.append(message.value().decode())
     example.evaluate()
-    app = stage.namespace["app"]
-    consumers: list[DedupConsumer] = []
-    run = DedupConsumer.run
+    app, live, ready = (stage.namespace[name] for name in ("app", "live", "ready"))
 
-    def noted(self: DedupConsumer, *arguments: Any, **options: Any) -> None:
-        consumers.append(self)
-        run(self, *arguments, **options)
-
-    monkeypatch.setattr(DedupConsumer, "run", noted)
+    async def probes() -> tuple[int, int, Any]:
+        alive, able = Response(), Response()
+        await live(alive)
+        seen = await ready(able)
+        return alive.status_code, able.status_code, jsonable_encoder(seen)
 
     def is_read() -> bool:
-        hidden = sum(each.counters.verdicts["duplicate"] for each in consumers)
-        return hidden == len(SENT) - len(ONCE) and len(handled) == len(ONCE)
+        verdicts = app.state.consumer.counters.verdicts
+        return verdicts["duplicate"] == len(SENT) - len(ONCE) and len(handled) == len(ONCE)
 
-    async def served() -> list[tuple[int, int]]:
+    async def serve() -> list[tuple[int, int, Any]]:
         async with app.router.lifespan_context(app):
-            first = then = await probes(app)
+            first = then = await probes()
             async with asyncio.timeout(30):
                 while not is_read():
                     await asyncio.sleep(0.01)
-                    then = await probes(app)
-        return [first, then, await probes(app)]
+                    then = await probes()
+        return [first, then, await probes()]
 
-    first, then, after = asyncio.run(served())
+    first, then, after = asyncio.run(serve())
     assert sorted(handled) == ONCE
-    assert first == (200, 503)
-    assert then == (200, 200)
-    assert after == (503, 503)
-
-
-async def probes(app: Any) -> tuple[int, int]:
-    """The statuses of livez and readyz, asked for as a server does."""
-    statuses: list[int] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(event: dict[str, Any]) -> None:
-        if event["type"] == "http.response.start":
-            statuses.append(event["status"])
-
-    for page in ("livez", "readyz"):
-        scope = {
-            "type": "http", "method": "GET", "path": f"/dedup/{page}", "raw_path": b"", "root_path": "",
-            "query_string": b"", "headers": [], "http_version": "1.1", "scheme": "http", "server": ("test", 80),
-            "client": ("test", 1),
-        }  # fmt: skip
-        await app(scope, receive, send)
-    live, ready = statuses
-    return live, ready
+    assert first[:2] == (200, 503)
+    assert then == (200, 200, {"live": True, "ready": True, "reasons": []})
+    assert after[:2] == (503, 503)
 
 
 def test_the_command_of_django_handles_each_message_once_until_sigterm(stage: Stage, tmp_path: Path) -> None:
@@ -120,19 +95,21 @@ def test_the_command_of_django_handles_each_message_once_until_sigterm(stage: St
     assert sorted(sys.modules["shop.billing"].handled) == ONCE
 
 
-def test_the_loop_of_asyncio_handles_each_message_once_until_sigterm(stage: Stage) -> None:
-    """The loop of the page polls in a thread, and ends in order when SIGTERM comes."""
-    handled: list[str] = []
+def test_the_loops_of_the_page_on_asyncio_handle_each_message_once_until_sigterm(stage: Stage) -> None:
+    """`run`, and one message at a time."""
+    examples = stage.examples(ROOT / "docs" / "asyncio.md")
+    for example in examples:
+        handled: list[str] = []
 
-    def charge(message: Message) -> None:
-        handled.append((message.value() or b"").decode())
-        if handled[-1] == SENT[-1]:
-            os.kill(os.getpid(), signal.SIGTERM)
+        def charge(message: Message, handled: list[str] = handled) -> None:
+            handled.append((message.value() or b"").decode())
+            if len(handled) == len(ONCE):
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    example = stage.examples(PAGE)[3]
-    stage.namespace["charge"] = charge
-    example.evaluate()
-    assert sorted(handled) == ONCE
+        stage.namespace["charge"] = charge
+        example.evaluate()
+        assert sorted(handled) == ONCE
+    assert len(examples) == 2
 
 
 def test_celery_gets_one_task_for_each_message(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,10 +119,9 @@ def test_calls_return_what_the_synchronous_ones_do(run: Any, consumer_of: Open, 
         async with consumer_of("orders") as consumer:
             first = await consumer.poll()
             assert first is not None
-            assert (await consumer.holds(first), (await consumer.verdict(first)).kind.value) == (
-                True,
-                "fresh",
-            )  # type: ignore[union-attr]
+            verdict = await consumer.verdict(first)
+            assert verdict is not None
+            assert (await consumer.holds(first), verdict.kind.value) == (True, "fresh")
             assert values(await consumer.consume(2, 5)) == ["b", "c"]
             assert await consumer.holds(first) is False
             assert [each.offset for each in await consumer.position([place])] == [3]
@@ -504,9 +503,7 @@ def test_run_raises_the_error_of_a_handler(run: Any, consumer_of: Open, send: Se
                 await asyncio.sleep(0 if values([message]) == ["a"] else PATIENCE_S)
 
             with pytest.raises(OSError, match="away") as failed:
-                await consumer.run(
-                    handle, on_error=on_error, **({"attempts": 2} if on_error == "retry" else {})
-                )
+                await consumer.run(handle, on_error=on_error, attempts=5 if on_error == "raise" else 2)
             assert "orders[0]@1" in "".join(failed.value.__notes__)
             assert values(await consumer.consume(2, 5)) == ["b", "c"]
 

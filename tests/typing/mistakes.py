@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dedup_sdk import DedupConsumer, Lookup, Record, Recovery, Window, header
+from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.ids import function, key
 
 if TYPE_CHECKING:
-    from confluent_kafka import TopicPartition
+    from confluent_kafka import Message, TopicPartition
 
 CONFIG = {"bootstrap.servers": "localhost:9092", "group.id": "billing"}
 
@@ -77,3 +78,18 @@ def wrong_settings() -> None:
         store="v",
         recovery=5,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     )
+
+
+def handle(message: Message) -> None:
+    """A plain function, which would stop the event loop."""
+    print(message.topic())
+
+
+async def coroutines(consumer: AsyncDedupConsumer) -> None:
+    """A forgotten `await`, and a handler that is none."""
+    consumer.poll(1.0).value()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    message = await consumer.poll(1.0)
+    message.value()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+    await consumer.run(handle)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    async for each in consumer:
+        each.vlaue()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

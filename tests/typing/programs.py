@@ -18,6 +18,7 @@ from dedup_sdk import (
     Windows,
     header,
 )
+from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.ids import function, key, py
 from dedup_sdk.orders import integer
 
@@ -159,3 +160,35 @@ def all_of_it(consumer: DedupConsumer) -> None:
     """Ours is one of theirs."""
     as_the_plain_client(consumer)
     print(consumer.assignment(), consumer.memberid(), consumer.counters.verdicts["fresh"])
+
+
+async def handle_async(message: Message) -> None:
+    """Handle a message as a coroutine."""
+    charge(message.value() or b"")
+
+
+async def coroutines() -> None:
+    """The same program with `await`."""
+    async with AsyncDedupConsumer(
+        CONFIG, dedup=Lookup(id="header:dedup-id", window="7d"), store="var/dedup"
+    ) as consumer:
+        await consumer.subscribe(["orders"], on_assign=assigned)
+        await consumer.subscribe(["orders"], on_assign=assigned_async)
+        async for message in consumer:
+            charge(message.value() or b"")
+        async for message in consumer.explicit():
+            async with consumer.once(message) as again:
+                await handle_async(again)
+            verdict = await consumer.verdict(message)
+            print(None if verdict is None else verdict.kind.name)
+        for message in await consumer.consume(100, 1.0):
+            await consumer.complete(message)
+        done: list[TopicPartition] = await consumer.commit(asynchronous=False)
+        await consumer.store_offsets(offsets=done)
+        await consumer.run(handle_async, concurrency=100, order=None, on_error="dead-letter")
+        print(consumer.partition_statuses, consumer.counters.verdicts["fresh"])
+
+
+async def assigned_async(consumer: AsyncDedupConsumer, partitions: list[TopicPartition]) -> None:
+    """A callback may be a coroutine function."""
+    await consumer.assign(partitions)
