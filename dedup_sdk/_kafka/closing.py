@@ -103,8 +103,14 @@ def close_client(consumer: Consumer, *, within_s: float) -> None:
 class ClientEnd:
     """The closing of a client, on a thread of its own: an interrupted wait for it can be repeated."""
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._call = _Call(Consumer.close, consumer)
+    def __init__(self, consumer: Consumer, enter: Callable[[], None] = lambda: None) -> None:
+        """Prepare. ``enter``: called on that thread first: callbacks of the client run there."""
+
+        def close() -> None:
+            enter()
+            Consumer.close(consumer)
+
+        self._call = _Call(close)
 
     @property
     def has_begun(self) -> bool:

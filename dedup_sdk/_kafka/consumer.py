@@ -890,7 +890,7 @@ class DedupConsumer(Consumer):
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
             self._callback_errors.run(self._interruption.run_step, self._assignment.give_back, left)
             self._session.commit_no_more()
-        self._client_end = ClientEnd(self)
+        self._client_end = ClientEnd(self, self._access.enter_client)
         self._client_end.wait(max(0.0, until - time.monotonic()))
 
     def __del__(self) -> None:

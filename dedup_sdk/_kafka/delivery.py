@@ -148,7 +148,7 @@ class Fetcher:
         call of it runs, or was interrupted: records that it has taken out of its queue, and returned to nobody, count
         as read by it. The same holds for records that were returned, and are not judged or must be read again.
         """
-        if self._is_under_way or self._lock.client_thread is not None:
+        if self._is_under_way or self._lock.client_thread is not None or self._lock.is_judging():
             return
         waiting = {(message.topic(), message.partition()) for message in self.messages} | self._behind
         ready = {

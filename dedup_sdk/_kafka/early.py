@@ -24,6 +24,7 @@ from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assignment import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk._kafka.fields import MessageFields, headers_of
+from dedup_sdk._kafka.guards import is_inside
 from dedup_sdk._marks import Find
 from dedup_sdk.ids import Ids
 
@@ -69,6 +70,11 @@ class EarlyDelivery:
     def messages(self) -> dict[bytes, Any]:
         """The early messages by their digests, in the order of their delivery."""
         return self._batch.messages
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether this thread is taking or judging a message: a signal's handler that calls the consumer then waits."""
+        return is_inside(EarlyDelivery.take, self) or is_inside(EarlyDelivery.judge, self)
 
     def ask(self) -> None:
         """Note that the call for more has begun."""
@@ -121,6 +127,9 @@ class EarlyDelivery:
     def judge(self) -> int:
         """Judge the early messages, and add them to the delivered batch; return how many they were."""
         judged_now, self._batch = self._batch, _Batch()
+        if not judged_now.messages:
+            # A signal's handler has called the consumer right before, so that they are judged.
+            return 0
         early = list(judged_now.messages.values())
         digest_of = {id(message): digest for digest, message in judged_now.messages.items()}
         # One chunk for each partition; that of the message which was delivered last comes last.

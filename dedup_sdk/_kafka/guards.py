@@ -59,6 +59,8 @@ class ClientLock:
         self.lock = RLock()
         self.catch_up: Callable[[], None] = _nothing
         """Brings the state up to date; everyone who takes the lock to look at messages or partitions calls it first."""
+        self.is_judging: Callable[[], bool] = lambda: False
+        """Whether this thread has a message that is judged nowhere yet: it is called by a signal's handler."""
         self.closed = False
         self.closer: int | None = None
         """The ID of the thread that is closing the consumer."""
@@ -71,9 +73,9 @@ class ClientLock:
         """How many threads wait for ``_changed``: without one, nobody need be woken."""
         self._in_callback = False
 
-    def catch_up_by(self, catch_up: Callable[[], None]) -> None:
-        """Set `catch_up`."""
-        self.catch_up = catch_up
+    def catch_up_by(self, catch_up: Callable[[], None], is_judging: Callable[[], bool]) -> None:
+        """Set `catch_up` and `is_judging`."""
+        self.catch_up, self.is_judging = catch_up, is_judging
 
     def _sleep_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
         self._asleep += 1
@@ -177,6 +179,11 @@ class ClientLock:
                 self.client_thread, self._in_callback = None, False
                 if self._asleep:
                     self._changed.notify_all()
+
+    def enter_client(self) -> None:
+        """Count this thread as the one inside the client, in place of another one that waits for it."""
+        with self.lock:
+            self.client_thread = get_ident()
 
     @contextmanager
     def in_callback(self) -> Iterator[None]:

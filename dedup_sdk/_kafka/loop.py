@@ -133,7 +133,7 @@ class FetchLoop:
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._mutex: RLock = lock.lock
         self._early = EarlyDelivery(engine, classifier, delivery, in_batches=durability == "batch")
-        lock.catch_up_by(self._judge_early)
+        lock.catch_up_by(self._judge_early, lambda: self._early.is_under_way)
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
         self._assignment = assignment
         self._durability, self._only_stored = durability, only_stored
@@ -367,7 +367,7 @@ class FetchLoop:
         an error of a store again where that is handled, and raises any other.
         """
         early = self._early
-        if not early.messages:
+        if not early.messages or early.is_under_way:
             return
         asked = early.asked
         try:
