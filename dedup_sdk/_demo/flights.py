@@ -30,7 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._demo import DemoError
 from dedup_sdk._masking import error_shown

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.fields import as_record

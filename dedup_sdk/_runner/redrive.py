@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.cimpl import Consumer
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.cimpl import Consumer, Producer
 
 from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client_errors import settings_refused, text_of

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client_errors import is_retriable, settings_refused, text_of

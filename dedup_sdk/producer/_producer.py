@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._checks import choice, configuration, flag, local_path, seconds, text, whole
 from dedup_sdk._fork_safety import keep_in_children

@@ -15,6 +15,8 @@ import confluent_kafka
 import pytest
 
 from dedup_sdk import DedupConsumer
+from dedup_sdk.producer import DedupProducer
+from tests.support.consuming import poll_some
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +95,13 @@ before = list(spans())
 plain()
 print(json.dumps({"values": values, "bases": bases, "spans": before, "plain": list(spans())[len(before):]}))
 """
+PRODUCE = """
+import sys
+from dedup_sdk.producer import DedupProducer
+with DedupProducer({"bootstrap.servers": sys.argv[1], "log_level": 0}, outbox=sys.argv[2]) as producer:
+    producer.produce("orders", b"sent", headers=[("traceparent", b"of the caller")])
+assert spans() == [], spans()
+"""
 PLAINLY = """
 def traced(consumer):
     return iter
@@ -129,6 +138,31 @@ def test_it_changes_nothing(
     assert found["plain"] != []
 
 
+@pytest.mark.parametrize("instrumentation", [OPENTELEMETRY, DDTRACE], ids=["opentelemetry", "ddtrace"])
+def test_it_changes_no_header_of_a_producer(kafka: MockKafka, tmp_path: Path, instrumentation: str) -> None:
+    """An outbox sends on a thread of its own, where the caller's span is not: a header would name another one."""
+    environment = {**os.environ, "DD_KAFKA_PROPAGATION_ENABLED": "true", "DD_TRACE_STARTUP_LOGS": "false"}
+    ended = subprocess.run(
+        [sys.executable, "-c", instrumentation + PRODUCE, kafka.bootstrap, str(tmp_path / "outbox")],
+        check=False, capture_output=True, text=True, timeout=120, env=environment,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    [message] = poll_some(reader := plain_reader(kafka), 1)
+    reader.close()
+    headers = dict(message.headers())
+    assert headers.pop("dedup-id")
+    assert headers == {"traceparent": b"of the caller"}
+
+
+def plain_reader(kafka: MockKafka) -> confluent_kafka.Consumer:
+    """A plain client that reads from the beginning."""
+    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "plain", "auto.offset.reset": "earliest"}
+    reader = confluent_kafka.Consumer(settings)
+    reader.subscribe(["orders"])
+    return reader
+
+
 def test_it_is_still_a_consumer_of_the_package() -> None:
     """For whoever asks with `isinstance`, without a patch."""
     assert issubclass(DedupConsumer, confluent_kafka.Consumer)
+    assert issubclass(DedupProducer, confluent_kafka.Producer)
