@@ -276,8 +276,7 @@ class Client:
             self._tell_login()
         if self.requests.opened is not None:
             self.requests.opened.poll(0)
-        if self.questions.opened is not None:
-            self.questions.serve()
+        self.questions.serve()
 
     def listen(self, timeout_s: float) -> None:
         """Poll the client for callbacks and group heartbeats; a message that it returns is dropped."""

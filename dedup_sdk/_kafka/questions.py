@@ -3,15 +3,18 @@
 The client lets one thread in at a time, in no order: beside a loop that waits for messages, a call of it may not begin
 for minutes. So such a call never waits for the loop:
 
-- Brokers are asked by a second client of the same settings (`Questions`), which is no member of the group. Its
+- Brokers are asked by other clients of the same settings (`Questions`), which are no members of the group. Their
   connections have no fetch that waits for records either, behind which a broker would answer half a second later.
+  For the same reason each question that is asked now has a client to itself: none waits for another one.
 - What we know ourselves, e.g. the assignment, is answered from our state.
 - What only the client knows is asked between two of its calls, which are short (`dedup_sdk._kafka.guards.ClientLock`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, TypeVar
 
@@ -24,66 +27,97 @@ from dedup_sdk._kafka.settings import ClientSettings, asking_settings
 T = TypeVar("T")
 
 _NO_LIMIT: Final = -1.0
+_MOST_KEPT: Final = 8
+"""Clients that are kept for later questions; more are open only while so many threads ask."""
+
+
+@dataclass(slots=True)
+class _Asking:
+    """A client that asks."""
+
+    client: Consumer
+    login: int
+    """The number of the credentials that it has."""
+    meets_by: float
+    """Until when (monotonic seconds) it may connect, whatever a question's timeout; 0: a broker has answered."""
 
 
 class Questions:
-    """Asks brokers for the application, by a client of its own, which is made for the first question. Thread-safe."""
+    """Asks brokers for the application, by clients of its own, made when they are needed. Thread-safe."""
 
     def __init__(self, settings: ClientSettings) -> None:
         keep_in_children(self)
         self._settings = settings
-        self._one_at_a_time = Lock()
-        self.opened: Consumer | None = None
-        """The client that asks; None until the first question."""
-        self._has_met = False
-        """Whether a broker has answered."""
+        self._lock = Lock()
+        """For the state below; nobody waits for a broker while having it."""
+        self._idle: list[_Asking] = []
+        self._login = 0
+        """The number of the credentials."""
+        self._is_closed = False
 
     def ask(self, question: Callable[..., T], *arguments: Any, timeout: Any = _NO_LIMIT) -> T:
         """Return the answer of a method of the plain client; ``timeout`` as it takes it, in seconds.
 
-        The first answer may take `dedup_sdk._kafka.reader.MEETING_S`: the client must connect first.
+        A new client gets `dedup_sdk._kafka.reader.MEETING_S` for its first answer: it must connect first.
         """
-        with self._one_at_a_time:
-            client = self.opened
-            if client is None:
-                client, self._has_met = Consumer(asking_settings(self._settings)), False
-                self.opened = client
-            if not self._has_met and isinstance(timeout, int | float) and 0 <= timeout < MEETING_S:
-                timeout = MEETING_S
-            try:
-                answer = question(client, *arguments, timeout=timeout)
-                self._has_met = True
-            finally:
-                if self.opened is not client:
-                    # Renewed, or closed, meanwhile.
-                    close_readers(client)
-            return answer
+        asking = self._take()
+        try:
+            if isinstance(timeout, int | float) and timeout >= 0:
+                timeout = max(timeout, asking.meets_by - time.monotonic())
+            answer = question(asking.client, *arguments, timeout=timeout)
+            asking.meets_by = 0.0
+        finally:
+            self._give_back(asking)
+        return answer
+
+    def _take(self) -> _Asking:
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("Consumer closed")
+            if self._idle:
+                return self._idle.pop()
+            login = self._login
+        # The number was read before the settings: whoever changes these meanwhile makes this client one of the past.
+        client = Consumer(asking_settings(self._settings))
+        return _Asking(client, login, time.monotonic() + MEETING_S)
+
+    def _give_back(self, *asked: _Asking) -> None:
+        """Keep clients for later questions; close those with old credentials, and all if the consumer has closed."""
+        left: list[Consumer] = []
+        with self._lock:
+            for each in asked:
+                is_good = each.login == self._login and not self._is_closed
+                if is_good and len(self._idle) < _MOST_KEPT:
+                    self._idle.append(each)
+                else:
+                    left.append(each.client)
+        close_readers(*left)
+
+    def _take_idle(self) -> list[_Asking]:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        return idle
 
     def serve(self) -> None:
-        """Have the client write its log lines, which it does only when polled; not while a question is asked."""
-        client = self.opened
-        if client is not None and self._one_at_a_time.acquire(blocking=False):
+        """Have idle clients write their log lines, which they do only when polled."""
+        if self._idle:
+            idle = self._take_idle()
             try:
-                client.poll(0)
+                for each in idle:
+                    each.client.poll(0)
             finally:
-                self._one_at_a_time.release()
+                self._give_back(*idle)
 
     def log_in(self, username: str, password: str) -> None:
-        """Use these credentials from the next login on; if a question is being asked, a new client has them."""
-        client = self.opened
-        if client is not None and self._one_at_a_time.acquire(blocking=False):
-            try:
-                client.set_sasl_credentials(username, password)
-            finally:
-                self._one_at_a_time.release()
-        else:
-            self.opened = None
+        """Ask by clients with these credentials, which the settings have already. A question under way goes on."""
+        with self._lock:
+            self._login += 1
+            for each in self._idle:
+                each.client.set_sasl_credentials(username, password)
+                each.login = self._login
 
     def close(self, within_s: float) -> None:
-        """Close the client; after ``within_s``, or behind a question that is being asked, in the background."""
-        client, self.opened = self.opened, None
-        if client is not None and self._one_at_a_time.acquire(blocking=False):
-            try:
-                close_readers(client, within_s=within_s)
-            finally:
-                self._one_at_a_time.release()
+        """Close the idle clients, after ``within_s`` in the background; others close after their question."""
+        with self._lock:
+            self._is_closed = True
+        close_readers(*(each.client for each in self._take_idle()), within_s=within_s)

@@ -25,7 +25,7 @@ TEXT = "settings are text, so that they have no callback"
 NONE = "settings are our own, without a callback"
 OURS = {
     "dedup_sdk/_kafka/reader.py Readers.take": "reader_settings",
-    "dedup_sdk/_kafka/questions.py Questions.ask": "asking_settings",
+    "dedup_sdk/_kafka/questions.py Questions._take": "asking_settings",
     "dedup_sdk/_kafka/client.py MetadataRequests.admin": "admin_settings",
     "dedup_sdk/_runner/dead_letters.py DeadLetterProducer.__init__": "admin_settings",
     "dedup_sdk/bridge/_source.py Source._make": OWN,
