@@ -4,6 +4,16 @@
 cancel a call, a handler or the whole program loses no message and doubles none.
 """
 
-from dedup_sdk.aio._consumer import AsyncDedupConsumer
+from typing import TYPE_CHECKING, Final
+
+from dedup_sdk._lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from dedup_sdk.aio._consumer import AsyncDedupConsumer
 
 __all__ = ["AsyncDedupConsumer"]
+
+_MODULES: Final = {"dedup_sdk.aio._consumer": ("AsyncDedupConsumer",)}
+
+if not TYPE_CHECKING:  # a type checker reads the imports above
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

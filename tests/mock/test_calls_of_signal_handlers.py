@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def pause_and_resume(consumer: DedupConsumer) -> None:
+    """Pause its partition, and resume it at once."""
     consumer.pause([TopicPartition("orders", 0)])
     consumer.resume([TopicPartition("orders", 0)])
 

@@ -196,7 +196,8 @@ def change(self, other, rows):
 
 
 _AS_THEY_ARE: Final = Counter([
-    "ClientLock.end_close", "ClientLock.call_client", "ClientLock.call_client", "ClientLock.in_callback",
+    "ClientLock.end_close", "ClientLock.call_client", "ClientLock.call_client", "ClientLock.enter_client",
+    "ClientLock.in_callback",
     "DedupConsumer._make_current", "DedupConsumer.release", "DedupConsumer._close", "DedupConsumer._close_client",
     "DedupConsumer.assignment", "AssignmentApi._commit_in_group", "AssignmentApi._resume_manual",
     "AssignmentApi.subscribe.lost",

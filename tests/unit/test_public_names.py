@@ -63,6 +63,9 @@ PUBLIC = {
         "original_headers",
         "required_window",
     ],
+    "dedup_sdk.aio": [
+        "AsyncDedupConsumer",
+    ],
     "dedup_sdk.bridge": [
         "Bridge",
         "BridgeCounters",
