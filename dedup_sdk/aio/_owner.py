@@ -34,7 +34,6 @@ BUSY_S: Final = 0.01
 """The same while the application has messages, whose ends the thread has to pass on."""
 
 CLOSED: Final = "this AsyncDedupConsumer is closed; make a new one"
-_FORKED: Final = "this AsyncDedupConsumer belongs to the parent of this process; make one in the child"
 
 
 class _Request(NamedTuple):
@@ -92,10 +91,9 @@ class Owner:
             self._thread.start()
         elif self._event_loop is not loop:
             raise RuntimeError(
-                "this AsyncDedupConsumer belongs to another event loop; make one for each call of asyncio.run()"
+                "this AsyncDedupConsumer belongs to another event loop; make one for each call of asyncio.run(), and in "
+                "each process"
             )
-        elif not self._thread.is_alive():
-            raise RuntimeError(_FORKED)
 
     @property
     def is_over(self) -> bool:

@@ -21,6 +21,7 @@ from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.errors import ConfigurationError
 from tests.mock.conftest import QUICK_CLIENT
 from tests.support.consuming import PATIENCE_S, committed, lookup, make_consumer, values
+from tests.support.forking import in_a_child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -323,6 +324,27 @@ def test_a_consumer_belongs_to_one_loop(kafka: MockKafka, memory: MemoryStore) -
         trio.run(other.poll)
     asyncio.run(other.close())
     _wait_until(_no_thread_is_left)
+
+
+def test_a_child_of_a_fork_is_refused(kafka: MockKafka, memory: MemoryStore) -> None:
+    """Its calls raise, and nothing hangs: the thread exists in the parent only."""
+
+    async def main() -> str:
+        config = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0}
+        async with AsyncDedupConsumer(config, dedup=lookup(), store=memory) as consumer:
+            await consumer.subscribe(["orders"])
+
+            def work() -> str:
+                try:
+                    asyncio.run(consumer.assignment())
+                except RuntimeError as error:
+                    asyncio.run(consumer.close())
+                    return str(error)
+                return "it waits"
+
+            return in_a_child(work)
+
+    assert "in each process" in asyncio.run(main())
 
 
 def test_a_dropped_consumer_is_closed(run: Any, kafka: MockKafka, memory: MemoryStore, send: Send) -> None:

@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from tests.support import inside
-from tests.support.consuming import PATIENCE_S, poll_some, values
+from tests.support.consuming import PATIENCE_S, committed, poll_some, values
 
 if TYPE_CHECKING:
+    from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
 
@@ -140,3 +141,35 @@ def test_poll_and_consume_may_alternate(make: Make, send: Send) -> None:
     ]
 
     assert values(got) == list("abcdef")
+
+
+def test_consume_of_none_serves_the_group_and_completes_nothing(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """A program without room for a message keeps its partition, and the message that it has."""
+    send("a", "b", "c")
+    consumer = make("orders", config={"max.poll.interval.ms": 1500})
+    assert values(poll_some(consumer, 1)) == ["a"]
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        assert consumer.consume(0) == []
+        time.sleep(0.1)
+    assert [tp.partition for tp in consumer.assignment()] == [0]
+    consumer.close()
+
+    assert committed(kafka.bootstrap, "g", "orders").offset <= 0
+    assert values(poll_some(make("orders"), 3)) == ["a", "b", "c"]
+
+
+def test_many_messages_are_completed_at_once(make: Make, send: Send, kafka: MockKafka) -> None:
+    """In any order, of several partitions; one that was completed before changes nothing."""
+    send("a", "b", "c", topic="pairs")
+    send("d", "e", topic="pairs", partition=1)
+    consumer = make("pairs", completion="explicit")
+    got = {message.value(): message for message in poll_some(consumer, 5)}
+    consumer.complete(got[b"b"])
+    consumer.complete(got[b"c"], got[b"a"], got[b"d"], got[b"b"])
+    consumer.commit(asynchronous=False)
+
+    assert committed(kafka.bootstrap, "g", "pairs").offset == 3
+    assert committed(kafka.bootstrap, "g", "pairs", 1).offset == 1
