@@ -31,8 +31,10 @@ align-items:center;margin-top:.4rem}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:.6rem;margin:1rem 0}
 .tile{background:var(--card);border-radius:8px;padding:.55rem .8rem}.tile b{display:block;font-size:1.3rem}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{padding:.35rem .5rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:top}
+th,td{padding:.35rem .5rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:top;white-space:nowrap}
 th{color:var(--dim);font-weight:500}th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}
+td:first-child,td:nth-child(2){white-space:normal}td:first-child{min-width:11rem}
+td:nth-child(2){min-width:9rem}
 progress{width:100%;height:.6rem;accent-color:var(--bar);display:block;margin-top:.25rem}
 .bars{background:var(--card);border-radius:8px;padding:.6rem .8rem;max-width:640px}
 .bar{display:grid;grid-template-columns:5.2rem 1fr 4.5rem;gap:.6rem;align-items:center;font-size:.9rem}
@@ -41,11 +43,12 @@ progress{width:100%;height:.6rem;accent-color:var(--bar);display:block;margin-to
 ol{list-style:none;margin:0;padding:0}ol li{border-bottom:1px solid var(--line);padding:.3rem 0;
 font:.85rem/1.4 ui-monospace,monospace}
 nav{margin-top:1.2rem;color:var(--dim)}a{color:inherit}
-@media (max-width:720px){thead{display:none}
+@media (max-width:1000px){thead{display:none}
 tr{display:block;background:var(--card);border-radius:8px;margin-bottom:.6rem;padding:.4rem .6rem}
 td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.15rem 0;
 text-align:right}
-td:first-child{font-weight:600}td::before{content:attr(data-name);color:var(--dim);font-weight:400;text-align:left}
+td:first-child{font-weight:600}td::before{content:attr(data-name);color:var(--dim);font-weight:400;text-align:left;
+flex-shrink:0}
 td div{flex:1;text-align:left}td:nth-child(2) div{text-align:right}}
 """
 _LINKS: Final = " · ".join(f"<a href={each}>{each}</a>" for each in ("livez", "readyz", "metrics"))

@@ -151,7 +151,7 @@ def serve(
 
     Raises `ConfigurationError` if the port is taken or cannot be listened on.
     """
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _HIGHEST_PORT:
+    if type(port) is not int or not 0 <= port <= _HIGHEST_PORT:
         raise ConfigurationError(f"port={shown(port)}: give a number from 0 to {_HIGHEST_PORT}, e.g. 8080")
     return HealthServer(Answers(consumers, alive), host, port)
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]
+SCREENS = [(1280, False), (1280, True), (1010, False), (390, False), (390, True)]
+TOPIC = "orders-of-all-shops.europe-west-1.production"
 AGES_S = (10, 20, 200, 600, 700, 800, 3_000, 9_000, 20_000, 90_000, 400_000)
 OVERFLOWING = """
 const wide = document.documentElement.clientWidth;
@@ -50,6 +51,12 @@ for (const each of document.querySelectorAll("body *")) {
 }
 return seen;
 """
+BROKEN = """
+const lines = each => { const range = document.createRange(); range.selectNodeContents(each);
+  return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size; };
+return [...document.querySelectorAll("th, td:nth-child(n+3), .tile b")].filter(each => lines(each) > 1)
+  .map(each => each.textContent);
+"""
 READABLE = 4.5
 """The least contrast of text that is not large, by the guidelines for accessibility (WCAG 2, AA)."""
 
@@ -70,7 +77,7 @@ def send(kafka: MockKafka) -> None:
     newest_ms = int(time.time() * 1000)
     for number in range(400):
         producer.produce(
-            "orders",
+            TOPIC,
             partition=number % 2,
             headers={"dedup-id": str(number)},
             timestamp=newest_ms - 500_000_000,
@@ -78,7 +85,7 @@ def send(kafka: MockKafka) -> None:
     for age_s in AGES_S:
         name = f"late-{age_s}"
         for sent_ms in (newest_ms - age_s * 1000, newest_ms):
-            producer.produce("orders", partition=0, headers={"dedup-id": name}, timestamp=sent_ms)
+            producer.produce(TOPIC, partition=0, headers={"dedup-id": name}, timestamp=sent_ms)
     assert producer.flush(30) == 0
 
 
@@ -91,26 +98,26 @@ def hidden(consumer: DedupConsumer) -> float:
 def server() -> Iterator[HealthServer]:
     """A consumer with a partition that delivers and one that waits for its store, and pages about it."""
     with MockKafka() as kafka:
-        kafka.create_topic("orders", partitions=2)
+        kafka.create_topic(TOPIC, partitions=2)
         send(kafka)
         store = MemoryStore()
         with (
             make_consumer(kafka.bootstrap, "billing", store) as owner,
             make_consumer(kafka.bootstrap, "billing", store) as consumer,
         ):
-            owner.assign([TopicPartition("orders", 1)])
+            owner.assign([TopicPartition(TOPIC, 1)])
             poll_some(owner, 200)
             with serve(consumer, port=0, host="127.0.0.1") as made:
                 # The first look, from which rates are counted.
                 urlopen(f"http://127.0.0.1:{made.port}/", timeout=30).close()
-                consumer.assign([TopicPartition("orders", 0), TopicPartition("orders", 1)])
+                consumer.assign([TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)])
                 poll_some(consumer, 200 + len(AGES_S))
                 wait_for(
                     consumer, lambda: "lock" in str(consumer.health().reasons), "the partition that waits"
                 )
                 wait_for(consumer, lambda: hidden(consumer) == len(AGES_S), "the duplicates")
                 logger = logging.getLogger("dedup_sdk")
-                logger.warning("%s[%d]@%d: the handler failed (attempts: %d): %s", "orders", 0, 7, 3, "no")
+                logger.warning("%s[%d]@%d: the handler failed (attempts: %d): %s", TOPIC, 0, 7, 3, "no")
                 yield made
 
 
@@ -135,6 +142,7 @@ def test_the_page_is_readable(
     chromium.open(f"http://127.0.0.1:{server.port}/", width=width, dark=dark)
     chromium.driver.save_screenshot(str(tmp_path / f"{width}-{'dark' if dark else 'light'}.png"))
     assert chromium.run(OVERFLOWING) == []
+    assert chromium.run(BROKEN) == []
     assert chromium.run(SMALLEST_TEXT) >= 12
     assert chromium.run(LOADED) == []
     assert chromium.said() == []
@@ -154,7 +162,7 @@ def test_the_page_shows_the_partition_that_waits_and_the_ages(
     for part in (
         "billing",
         "not ready",
-        "orders[0]",
+        f"{TOPIC}[0]",
         "recovering: lock",
         "the handler failed (attempts: 3): …",
     ):
@@ -175,4 +183,4 @@ def test_the_page_comes_again_by_itself(chromium: Browser, server: HealthServer)
     while chromium.run("return window.first === true"):
         assert time.monotonic() < until
         time.sleep(0.2)
-    assert "orders[0]" in chromium.run("return document.body.innerText")
+    assert f"{TOPIC}[0]" in chromium.run("return document.body.innerText")

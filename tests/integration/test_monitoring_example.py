@@ -87,7 +87,7 @@ class Bed:
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "log_level": 0})
         for value in values:
             self.sent += 1
-            headers = {"dedup-id": f"order-{self.sent}"} if with_id else {}
+            headers: dict[str, str | bytes | None] = {"dedup-id": f"order-{self.sent}"} if with_id else {}
             producer.produce("orders", value, headers=headers, partition=0)
         assert producer.flush(30) == 0
 
