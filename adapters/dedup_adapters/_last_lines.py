@@ -48,7 +48,10 @@ class LastLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line."""
         at = time.strftime("%H:%M:%S", time.gmtime(record.created))
-        self._kept.append(LogLine(at, record.levelname, public_text(record)))
+        try:
+            self._kept.append(LogLine(at, record.levelname, public_text(record)))
+        except Exception:  # noqa: BLE001 (a text that does not fit its arguments must not end the loop)
+            self.handleError(record)
         self._write_if_alone(record)
 
     def _write_if_alone(self, record: logging.LogRecord) -> None:

@@ -209,12 +209,17 @@ def test_no_page_has_an_id_a_value_or_a_password(ask: Ask, path: str) -> None:
     assert PASSWORD not in text
 
 
-def test_the_log_on_the_page_names_the_message_and_not_its_id(consumer: DedupConsumer) -> None:
+def test_the_log_on_the_page_names_the_message_and_not_its_id(
+    consumer: DedupConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Text of the package is shown, with numbers and topics; names that others chose are escaped."""
     app = wsgi_app(consumer)
     logger = logging.getLogger("dedup_sdk")
     logger.warning("%s[%d]@%d: the handler failed (100 %%): %s", "<b>shop</b>", 0, 7, "order-4711")
     logger.warning("nothing to add")
+    with monkeypatch.context() as patched:
+        patched.setattr(logging, "raiseExceptions", False)
+        logger.warning("%d of them", "a text")
     page = ask_wsgi(app, "/")[2]
     assert "&lt;b&gt;shop&lt;/b&gt;[0]@7: the handler failed (100 %): …" in page
     assert "<b>shop" not in page
