@@ -17,7 +17,8 @@
 ``partition=path:PATTERN``, ``topic=path:PATTERN``
     it stands in the path of the file, where the only group of this regular expression finds it.
 
-A column that is not mentioned stands where its own name says.
+A column that is not mentioned stands where its own name says. A column that is a text has what the text says: digits a
+number, JSON a struct with fields, or headers.
 """
 
 from __future__ import annotations
@@ -83,6 +84,16 @@ ColumnMap = Mapping[str, ColumnPlace]
 def place_of(places: ColumnMap, name: str) -> ColumnPlace:
     """Return where one of `KAFKA_COLUMNS` stands."""
     return places.get(name, ColumnPlace(name))
+
+
+def parts_of(column: str) -> list[str]:
+    """Return the names of a column and of the fields to follow from there; the dots of a quoted name are its own."""
+    return [quoted or plain for quoted, plain in re.findall(r"`([^`]+)`|([^.`]+)", column)]
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def in_path(name: str, place: ColumnPlace) -> bool:

@@ -27,10 +27,15 @@ from spark_backfill.column_map import (
     ColumnMap,
     check_columns,
     in_path,
+    parts_of,
     place_of,
+    quoted,
 )
 
 _HEADERS: Final = "array<struct<key: string, value: binary>>"
+_TEXTS: Final = "array<struct<key: string, value: string>>"
+_TEXT_TYPES: Final = dict.fromkeys((NAMES_LIST, VALUES_LIST), T.ArrayType(T.StringType()))
+"""The types of what JSON text has; all else is a text again."""
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NESTED: Final = (T.StructType, T.MapType, T.ArrayType)
 _MOST_EXACT: Final = 2**53 - 1
@@ -67,7 +72,9 @@ class KafkaColumns:
             self._frame.columns,
             self._places,
             needed,
-            lambda column: self._type(column) is not None,
+            lambda column: (
+                self._type(column) is not None or self._json_field(column, T.StringType()) is not None
+            ),
         )
 
     def has(self, name: str) -> bool:
@@ -82,10 +89,10 @@ class KafkaColumns:
             return F.when(said != "", said).cast("string" if name == "topic" else "long")
         found = self._required(name)
         if name == "topic":
-            if not isinstance(found.type, T.StringType):
+            if not isinstance(found.type, T.StringType | T.BinaryType):
                 raise self._wrong(found, name, "a string")
-            return found.column
-        if isinstance(found.type, T.IntegralType):
+            return found.column.cast("string")
+        if isinstance(found.type, T.IntegralType | T.StringType):
             return found.column.cast("long")
         if not isinstance(found.type, T.NumericType):
             raise self._wrong(found, name, "an integer")
@@ -103,7 +110,7 @@ class KafkaColumns:
     def timestamp_is_number(self) -> bool:
         """Whether the unit of the timestamps is only known from the options."""
         found = self._find("timestamp")
-        return found is not None and isinstance(found.type, T.NumericType)
+        return found is not None and (isinstance(found.type, T.NumericType) or found.form in _PER_SECOND)
 
     def id_column(self, name: str) -> Column:
         """Return ``key`` or ``value`` as bytes."""
@@ -122,7 +129,7 @@ class KafkaColumns:
             self._one_header(name, self._required(name)) for name in self._places if name.startswith(HEADER)
         ]
         if NAMES_LIST in self._places:
-            listed = self._zipped(self._required(NAMES_LIST), self._required(VALUES_LIST))
+            listed = self._zipped(*(_as_list(self._required(name)) for name in (NAMES_LIST, VALUES_LIST)))
         else:
             listed = self._listed(required=required and not own)
         return (
@@ -136,8 +143,28 @@ class KafkaColumns:
 
     def _find(self, name: str) -> Found | None:
         place = place_of(self._places, name)
-        kind = None if place.column == NOWHERE else self._type(place.column)
-        return None if kind is None else Found(F.col(place.column), kind, place.column, place.form)
+        if place.column == NOWHERE:
+            return None
+        kind = self._type(place.column)
+        if kind is not None:
+            return Found(F.col(place.column), kind, place.column, place.form)
+        field = self._json_field(place.column, _TEXT_TYPES.get(name, T.StringType()))
+        return None if field is None else Found(*field, place.column, place.form)
+
+    def _json_field(self, column: str, kind: T.DataType) -> tuple[Column, T.DataType] | None:
+        """A field in a column of JSON text, as this type; None where there is no such column."""
+        names = parts_of(column)
+        for depth in range(1, len(names)):
+            outer = ".".join(map(quoted, names[:depth]))
+            if isinstance(self._type(outer), T.StringType):
+                inner = names[depth:]
+                for name in reversed(inner):
+                    kind = T.StructType([T.StructField(name, kind)])
+                found = F.from_json(F.col(outer), kind, {"mode": "FAILFAST"})
+                for name in inner:
+                    found, kind = found.getField(name), kind[name].dataType
+                return found, kind
+        return None
 
     def _type(self, column: str) -> T.DataType | None:
         """The type of a column, None where there is no such column."""
@@ -164,6 +191,9 @@ class KafkaColumns:
 
     def _milliseconds(self, found: Found) -> Column:
         column, kind, form = found.column, found.type, found.form
+        if isinstance(kind, T.StringType) and form in _PER_SECOND:
+            kind = T.DecimalType(24, 3)
+            column = column.cast(kind)
         if isinstance(kind, T.FractionalType) and form in _PER_SECOND:
             # Of seconds, the part behind the point are milliseconds.
             return F.floor(column * 1_000 / _PER_SECOND[form]).cast("long")
@@ -175,10 +205,10 @@ class KafkaColumns:
             # Division goes towards zero, time before 1970 down.
             down = F.when(number % ratio < 0, F.lit(1)).otherwise(F.lit(0))
             return F.call_function("div", number, F.lit(ratio)) - down
-        if isinstance(kind, T.NumericType) and not form:
+        if isinstance(kind, T.NumericType | T.StringType) and not form:
             raise ConfigurationError(
                 f"archive {shown(self._archive)}: column {shown(found.name)} is {kind.simpleString()}, and its unit "
-                f"is not known: say --columns timestamp={found.name}:ms (or :s, :us, :ns)"
+                f"is not known: say --columns timestamp={found.name}:ms (or :s, :us, :ns, of a text also :iso)"
             )
         # Its type says the unit, whatever else does.
         if isinstance(kind, T.TimestampType | T.TimestampNTZType):
@@ -186,7 +216,9 @@ class KafkaColumns:
         if isinstance(kind, T.StringType) and form == "iso":
             return F.unix_millis(column.cast("timestamp"))
         raise self._wrong(
-            found, "timestamp", "a timestamp, a number of :s, :ms, :us or :ns, or a text of :iso"
+            found,
+            "timestamp",
+            "a timestamp, a number of :s, :ms, :us or :ns, or a text of :iso or such a number",
         )
 
     def _bytes(self, found: Found, name: str) -> Column:
@@ -211,13 +243,15 @@ class KafkaColumns:
         }
         others = [name for name in self._frame.columns if name not in taken]
         # Quoted, because a column's name may have a dot.
-        return F.to_json(F.struct(*(F.col(f"`{name.replace('`', '``')}`") for name in others))).cast("binary")
+        return F.to_json(F.struct(*(F.col(quoted(name)) for name in others))).cast("binary")
 
     def _listed(self, *, required: bool) -> Column:
         """The headers of their one column; null where there is none of this kind, unless it is required."""
         found = None if self._nowhere("headers") else self._find("headers")
         if found is None:
             return F.lit(None).cast(_HEADERS)
+        if isinstance(found.type, T.StringType):
+            return _of_text(found.column, found.form)
         kinds = _value_types(found.type)
         if not kinds or not all(_is_value(kind, found.form or "utf8") for kind in kinds):
             if required or "headers" in self._places:
@@ -229,20 +263,15 @@ class KafkaColumns:
                 (name, _data(found.column.getField(name), kind, found.form)) for name, kind in fields
             )
         entries = F.map_entries(found.column) if isinstance(found.type, T.MapType) else found.column
-
-        def plain(header: Column) -> Column:
-            return F.struct(
-                header["key"].alias("key"), _data(header["value"], kinds[0], found.form).alias("value")
-            )
-
-        return F.transform(_named(entries), plain).cast(_HEADERS)
+        return _plain(entries, kinds[0], found.form)
 
     def _no_headers(self, found: Found) -> ConfigurationError:
         return self._wrong(
             found,
             f"headers:{found.form}" if found.form else "headers",
             "array<struct<key: string, value: binary or string>>, map<string, binary or string>, or a struct of such "
-            "values; write headers.key=COLUMN,headers.value=COLUMN for two lists, header.NAME=COLUMN for one header",
+            "values, or their JSON text; write headers.key=COLUMN,headers.value=COLUMN for two lists, "
+            "header.NAME=COLUMN for one header",
         )
 
     def _zipped(self, names: Found, values: Found) -> Column:
@@ -307,6 +336,52 @@ def _present(headers: Iterable[tuple[str, Column]]) -> Column:
     """Those of these headers that have a value."""
     each = [F.struct(F.lit(name).alias("key"), value.alias("value")) for name, value in headers]
     return F.filter(F.array(*each).cast(_HEADERS), lambda header: header["value"].isNotNull())
+
+
+def _as_list(found: Found) -> Found:
+    """A column that may be the JSON text of a list, as that list."""
+    if not isinstance(found.type, T.StringType):
+        return found
+    texts = T.ArrayType(T.StringType())
+    return found._replace(column=F.from_json(found.column, texts, {"mode": "FAILFAST"}), type=texts)
+
+
+def _plain(entries: Column, kind: T.DataType, form: str) -> Column:
+    """The headers of a list of names and values of this type."""
+
+    def pair(header: Column) -> Column:
+        return F.struct(header["key"].alias("key"), _data(header["value"], kind, form).alias("value"))
+
+    return F.transform(_named(entries), pair).cast(_HEADERS)
+
+
+def _of_text(text: Column, form: str) -> Column:
+    """The headers of a text.
+
+    JSON is a list of objects ``{"key": ..., "value": ...}``, one object of names and values, or kcat's flat list;
+    anything else is ``NAME:VALUE;...`` with both in base64, as Aiven's sinks write it.
+    """
+    strict = {"mode": "FAILFAST"}
+    entries = F.map_entries(F.from_json(text, "map<string, string>", strict)).cast(_TEXTS)
+    flat = F.from_json(text, "array<string>", strict)
+    names = F.filter(flat, lambda _, place: place % 2 == 0)
+    paired = F.transform(
+        names,
+        lambda name, place: F.struct(name.alias("key"), F.get(flat, 2 * place + 1).alias("value")),
+    ).cast(_TEXTS)
+    listed = F.from_json(text, _TEXTS, strict)
+
+    def coded(pair: Column) -> Column:
+        name, value = (F.to_binary(F.get(F.split(pair, ":"), place), F.lit("base64")) for place in (0, 1))
+        return F.struct(name.cast("string").alias("key"), value.alias("value"))
+
+    pairs = F.transform(F.filter(F.split(text, ";"), lambda pair: pair != ""), coded).cast(_HEADERS)
+    return (
+        F.when(~text.rlike(r"^\s*[\[{]"), pairs)
+        .when(text.rlike(r"^\s*\{"), _plain(entries, T.StringType(), form))
+        .when(text.rlike(r'^\s*\[\s*"'), _plain(paired, T.StringType(), form))
+        .otherwise(_plain(listed, T.StringType(), form))
+    )
 
 
 def _named(headers: Column) -> Column:

@@ -55,6 +55,12 @@ _REMEDIES: Final = {
         "the archive has a line whose field {field} is {value}, which cannot be read as {type}: check --columns, and "
         "that all of --source are lines of such records"
     ),
+    r"JsonParseException: (?P<said>[^\n]+)": (
+        "the archive has a text that is not the JSON which is read there ({said}): check --columns and --format"
+    ),
+    r"\[MALFORMED_RECORD_IN_PARSING": (
+        "the archive has a text that is not the JSON which is read there: check --columns and --format"
+    ),
     r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (?P<table>.*?) cannot be found": (
         "Spark's catalog has no table {table}: check --source table:NAME, and that "
         "$DEDUP_SPARK_ARGS names the catalog that has it (--conf spark.sql.catalog....)"

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, read with the types that Kafka's columns have, never with types guessed from the data.
+"""JSON lines: one object a line, whose fields are texts, never of types guessed from the data.
 
 A guess would turn the IDs ``5`` and ``"5"`` of two lines into one, and ``1e2`` into ``100.0``. So keys and values
 stay the text that stands there: of a JSON string its characters, of anything else its JSON text as it is.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
@@ -22,24 +22,18 @@ from spark_backfill.column_map import (
     NOWHERE,
     VALUES_LIST,
     ColumnMap,
-    ColumnPlace,
     in_path,
+    parts_of,
     place_of,
 )
 
 _TEXT: Final = T.StringType()
 _TYPES: Final[Mapping[str, T.DataType]] = {
-    "partition": T.IntegerType(),
-    "offset": T.LongType(),
-    "timestamp": T.LongType(),
     NAMES_LIST: T.ArrayType(_TEXT),
     VALUES_LIST: T.ArrayType(_TEXT),
 }
-_HEADERS: Final = "__headers"
-_LIST: Final = "array<struct<key: string, value: string>>"
 _EXACT_SINCE: Final = 4
 _CODED: Final = ("base64", "hex")
-_MAP: Final = "map<string, string>"
 
 
 def read_json_lines(
@@ -48,11 +42,10 @@ def read_json_lines(
     places: ColumnMap,
     wanted: Iterable[str],
     options: Mapping[str, str],
-) -> tuple[DataFrame, ColumnMap]:
-    """Return the lines of the files below ``paths``, and the places of Kafka's columns in them.
+) -> DataFrame:
+    """Return the lines of the files below ``paths``, with the fields where the ``wanted`` columns stand.
 
-    The lines have the fields where the ``wanted`` columns stand. A line that is no object, or has another type
-    there than Kafka's column, ends the job when it is read.
+    A line that is no object ends the job when it is read.
 
     Raises:
         ConfigurationError: the places contradict each other, or are not possible in JSON lines, or with this Spark.
@@ -67,20 +60,15 @@ def read_json_lines(
                 "--format text a line is the value, or name the field that has it"
             )
         if place.column != NOWHERE and not in_path(name, place):
-            _put(tree, place.column.split("."), _TEXT if place.form == "iso" else _TYPES.get(name, _TEXT))
-    frame = spark.read.schema(_struct(tree)).options(**{"mode": "FAILFAST", **options}).json(paths)
-    headers = place_of(places, "headers")
-    if "headers" not in wanted or headers.column == NOWHERE:
-        return frame, places
-    parsed = frame.withColumn(_HEADERS, _parsed(F.col(headers.column)))
-    return parsed, {**places, "headers": ColumnPlace(_HEADERS, headers.form)}
+            _put(tree, parts_of(place.column), _TYPES.get(name, _TEXT))
+    return spark.read.schema(_struct(tree)).options(**{"mode": "FAILFAST", **options}).json(paths)
 
 
 def read_lines(spark: SparkSession, files: list[str], name: str) -> DataFrame:
     """Return the lines of files that are one of Kafka's columns, ``key`` or ``headers``, as that column."""
     text = F.col("value")
     if name == "headers":
-        return spark.read.text(files).withColumn(name, _parsed(text))
+        return spark.read.text(files).withColumn(name, text)
     field = F.concat(F.lit('{"key":'), text, F.lit("}"))
     return spark.read.text(files).withColumn(
         name, F.from_json(field, "key string", {"mode": "FAILFAST"})["key"]
@@ -122,20 +110,3 @@ def _struct(tree: dict[str, Any]) -> T.StructType:
             for name, below in tree.items()
         ]
     )
-
-
-def _parsed(text: Column) -> Column:
-    """Headers in one of three forms.
-
-    They are a list of objects ``{"key": ..., "value": ...}``, one object of names and values, or kcat's flat list.
-    """
-    strict = {"mode": "FAILFAST"}
-    entries = F.map_entries(F.from_json(text, _MAP, strict)).cast(_LIST)
-    flat = F.from_json(text, "array<string>", strict)
-    names = F.filter(flat, lambda _, place: place % 2 == 0)
-    paired = F.transform(
-        names,
-        lambda name, place: F.struct(name.alias("key"), F.get(flat, 2 * place + 1).alias("value")),
-    ).cast(_LIST)
-    listed = F.from_json(text, _LIST, strict)
-    return F.when(text.rlike(r"^\s*\{"), entries).when(text.rlike(r'^\s*\[\s*"'), paired).otherwise(listed)

@@ -23,7 +23,6 @@ from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.client_config import secrets_of
 from spark_backfill.column_map import (
-    ColumnMap,
     ColumnPlace,
     id_columns,
     maps_headers,
@@ -142,8 +141,9 @@ class SparkFiles:
 
     def _normal(self, place: str) -> DataFrame:
         values, beside = split_beside(self._listed(place))
+        places = self._options.columns
         try:
-            frame, places = self._read(place, values, all_of_it=not beside)
+            frame = self._read(place, values, all_of_it=not beside)
         except (PySparkException, Py4JError) as error:
             if _CANNOT_MERGE in str(error):
                 said = masked_text(one_line(error, secrets_of(self._options.read_options)))
@@ -224,24 +224,24 @@ class SparkFiles:
         lacks = self._options.format == "json" and frame.where(topic.isNotNull()).isEmpty()
         return F.lit(self._topic) if lacks else topic
 
-    def _read(self, place: str, files: list[str], *, all_of_it: bool) -> tuple[DataFrame, ColumnMap]:
+    def _read(self, place: str, files: list[str], *, all_of_it: bool) -> DataFrame:
         """Read a place, which has these files of values; ``all_of_it``: it has no others."""
         paths: str | list[str] = place if all_of_it else files
-        options, places = self._at_version(place), self._options.columns
+        options = self._at_version(place)
         if place.startswith(TABLE):
-            return self._spark.read.options(**options).table(place.removeprefix(TABLE)), places
+            return self._spark.read.options(**options).table(place.removeprefix(TABLE))
         form = self._options.format
         if form == "json":
             wanted = ("topic", "partition", "offset", "timestamp", *dict.fromkeys([*self._names, "headers"]))
-            return read_json_lines(self._spark, paths, places, wanted, options)
+            return read_json_lines(self._spark, paths, self._options.columns, wanted, options)
         # Names of options are the same in any case: of two that are, the last one counts.
         reader = self._spark.read.format(form).options(**_ALL_COLUMNS.get(form, {})).options(**options)
         try:
-            return reader.load(paths), places
+            return reader.load(paths)
         except (PySparkException, Py4JError) as error:
             if form != "parquet" or _CANNOT_MERGE not in str(error):
                 raise
-        return reader.schema(_merged(reader, files)).load(paths), places
+        return reader.schema(_merged(reader, files)).load(paths)
 
     def _at_version(self, place: str) -> Mapping[str, str]:
         """Return the reader's options, with the version that all queries of the run read of a table."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import json
 import re
 import struct
@@ -45,6 +47,7 @@ def archive(spark: SparkSession, tmp_path: Path) -> Callable[..., Archive]:
             format=form,
             columns=parse_columns(columns) if columns else {},
             isolation="read_committed",
+            read_options=given.get("read_options", {}),
         )
         return spark_archive(spark, options, spec)
 
@@ -74,6 +77,11 @@ def lines(path: Path, *objects: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     texts = [each if isinstance(each, str) else json.dumps(each) for each in objects]
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+
+
+def coded(text: str) -> str:
+    """A text in base64."""
+    return base64.b64encode(text.encode()).decode()
 
 
 def table(path: Path, **columns: Sequence[object] | pa.Array) -> None:
@@ -178,6 +186,130 @@ def test_forms_of_headers_in_json_lines(archive: Callable[..., Archive], tmp_pat
     lines(tmp_path / "a.jsonl", line)
     (found,) = records(archive("json", f"timestamp=-,{map_}", spec="header:id"), key=False)
     assert found.headers == (("id", b"1e2"),)
+
+
+METADATA = (
+    "offset=RECORD_METADATA.offset,partition=RECORD_METADATA.partition,topic=RECORD_METADATA.topic,"
+    "timestamp=RECORD_METADATA.CreateTime:ms,key=RECORD_METADATA.key,value=RECORD_CONTENT,"
+    "headers=RECORD_METADATA.headers"
+)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_columns_of_json_text_have_fields(archive: Callable[..., Archive], tmp_path: Path, form: str) -> None:
+    """The same mapping reads objects and their JSON text, as Snowflake unloads its tables."""
+    metadata = (
+        f'{{"CreateTime":{BASE_MS},"headers":{{"id":"5"}},"key":"k","offset":0,"partition":0,"topic":"orders"}}',
+        f'{{"CreateTime":{BASE_MS},"key":12345678901234567890,"offset":1,"partition":0,"topic":"orders"}}',
+    )
+    content = '{"id": 1e2, "name":"a,b"}'
+    if form == "json":
+        lines(
+            tmp_path / "a.json", *(f'{{"RECORD_METADATA":{m},"RECORD_CONTENT":{content}}}' for m in metadata)
+        )
+    elif form == "parquet":
+        table(tmp_path / "a.parquet", RECORD_METADATA=metadata, RECORD_CONTENT=[content] * 2)
+    else:
+        with (tmp_path / "a.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerows([("RECORD_METADATA", "RECORD_CONTENT"), *((m, content) for m in metadata)])
+    options = {"header": "true", "escape": '"'} if form == "csv" else {}
+    assert records(archive(form, METADATA, read_options=options)) == [
+        Record("orders", 0, 0, BASE_MS, b"k", content.encode(), (("id", b"5"),)),
+        Record("orders", 0, 1, BASE_MS, b"12345678901234567890", content.encode(), ()),
+    ]
+
+
+def test_lines_of_a_sink_without_a_header_line(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Numbers, times and headers are texts there, the headers as pairs in base64, as Aiven's sinks write them."""
+    rows = (
+        f"{coded('k')},{coded('v,w')},7,2026-01-02T03:04:05.006Z,{coded('id')}:{coded('x')};{coded('n')}:",
+        f",{coded('v')},8,2026-01-02T03:04:05.006Z,",
+    )
+    lines(tmp_path / "orders-3-7", *rows)
+    columns = "key=_c0:base64,value=_c1:base64,offset=_c2,timestamp=_c3:iso,headers=_c4"
+    found = records(archive("csv", f"{columns},partition=path:-([0-9]+)-[0-9]+$"), 3)
+    assert found == [
+        Record("orders", 3, 7, 1_767_323_045_006, b"k", b"v,w", (("id", b"x"), ("n", b""))),
+        Record("orders", 3, 8, 1_767_323_045_006, None, b"v", ()),
+    ]
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_rows_of_clickhouse(archive: Callable[..., Archive], tmp_path: Path, form: str) -> None:
+    """In its JSON large integers are texts; in its Parquet texts may be bytes; both have names with a dot."""
+    columns = (
+        "offset=_offset,partition=_partition,topic=_topic,key=_key,value=-,headers.key=`_headers.name`,"
+        "headers.value=`_headers.value`,timestamp=_timestamp_ms"
+    )
+    row = {
+        "_topic": "orders",
+        "_partition": "0",
+        "_offset": "3",
+        "_key": "k",
+        "_timestamp_ms": "2026-01-02 03:04:05.006",
+    }
+    lists = {"_headers.name": ["id"], "_headers.value": ["x"]}
+    if form == "json":
+        lines(tmp_path / "a.json", row | lists)
+        columns += ":iso"
+    elif form == "csv":
+        titles = ",".join(f'"{name}"' for name in (*row, *lists))
+        texts = ",".join(f'"{each}"' for each in (*row.values(), *lists.values()))
+        lines(tmp_path / "a.csv", titles, texts)
+        columns += ":iso"
+    else:
+        table(
+            tmp_path / "a.parquet",
+            _topic=[b"orders"],
+            _key=[b"k"],
+            _partition=pa.array([0], pa.uint64()),
+            _offset=pa.array([3], pa.uint64()),
+            _timestamp_ms=pa.array([1_767_323_045_006], pa.timestamp("ms", tz="UTC")),
+            **{name: [[each.encode() for each in of]] for name, of in lists.items()},
+        )
+    expected = Record("orders", 0, 3, 1_767_323_045_006, b"k", None, (("id", b"x"),))
+    assert records(archive(form, columns, read_options={"header": "true"})) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "found"),
+    [
+        ("ms", str(BASE_MS), BASE_MS),
+        ("s", "1700000000.5", BASE_MS + 500),
+        ("ns", f"{BASE_MS}000001", BASE_MS),
+    ],
+)
+def test_times_that_are_digits(
+    archive: Callable[..., Archive], tmp_path: Path, form: str, text: str, *, found: int
+) -> None:
+    """A text of digits is a number, in the unit of the option."""
+    table(tmp_path / "a.parquet", partition=["0"], offset=["0"], key=["k"], timestamp=[text])
+    assert archive("parquet", f"timestamp=timestamp:{form}", spec="key").survey({}, {})[0].end_ms == found
+    with pytest.raises(ConfigurationError, match=r"say --columns timestamp=timestamp:ms .* also :iso"):
+        archive("parquet", spec="key")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "x",
+            "the archive has a text that is not the JSON which is read there (Unrecognized token 'x': was exp",
+        ),
+        ("5", "the archive has a text that is not the JSON which is read there: check --columns"),
+        ('{"at":"x"}', "the archive has the value 'x', which cannot be read as BIGINT: check --columns"),
+        ('{"of":1}', "1 rows of the archive have no offset"),
+    ],
+)
+def test_text_that_is_no_json_of_a_record(
+    archive: Callable[..., Archive], tmp_path: Path, text: str, says: str
+) -> None:
+    """One line says which text it is."""
+    table(tmp_path / "a.parquet", partition=[0], meta=[text], key=["k"])
+    with pytest.raises(Exception, match=r".") as caught:
+        archive("parquet", "timestamp=-,offset=meta.at", spec="key").survey({}, {})
+    assert one_line(caught.value).startswith(says)
 
 
 def test_keys_of_integers(archive: Callable[..., Archive], tmp_path: Path) -> None:
@@ -491,9 +623,9 @@ def test_a_survey_goes_up_to_the_cut(archive: Callable[..., Archive], tmp_path: 
         ({"offset": [0], "timestamp": [1]}, "", "no column 'partition': say where it stands"),
         ({"a": [0]}, "", "partition=COLUMN; no column 'timestamp': say where it stands"),
         (
-            {"offset": ["0"], "partition": [0]},
+            {"offset": [b"0"], "partition": [0]},
             "timestamp=-,key=-",
-            "column 'offset' is string, and offset has to be an integer",
+            "column 'offset' is binary, and offset has to be an integer",
         ),
         ({"offset": [0], "partition": [0], "key": [b"k"]}, "", "--columns timestamp=COLUMN:ms"),
         (
@@ -579,9 +711,7 @@ def test_a_line_that_is_no_record_ends_the_job(archive: Callable[..., Archive], 
     opened = archive("json", "timestamp=-,key=-", spec="key")
     with pytest.raises(Exception, match=r".") as caught:
         opened.survey({}, {})
-    said = (
-        "the archive has a line whose field 'offset' is 'x', which cannot be read as BIGINT: check --columns"
-    )
+    said = "the archive has the value 'x', which cannot be read as BIGINT: check --columns"
     assert one_line(caught.value).startswith(said)
 
 
