@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
@@ -173,8 +174,12 @@ class Client:
         self.readers = Readers(settings)
         self.requests = MetadataRequests(settings.client)
         self.questions = Questions(settings)
-        self._login: tuple[str, str] | None = None
-        """Credentials of which the consumer's own client does not know yet."""
+        self._one_login = Lock()
+        """One thread at a time hands over credentials: the last ones are the last everywhere."""
+        self.login: tuple[str, str] | None = None
+        """The credentials that were given last, by any thread."""
+        self._told: tuple[str, str] | None = None
+        """Those that `tell_login` has passed on."""
         self._topic_ids: dict[str, str] = {}
         self._described: dict[str, PendingRequest] = {}
         """Pending topic descriptions, by topic name."""
@@ -249,31 +254,30 @@ class Client:
         """Resume fetching a partition."""
         Consumer.resume(self._consumer, [TopicPartition(topic, partition)])
 
-    def log_in(self, username: str, password: str, *, alone: bool) -> None:
-        """Have every client use these credentials from its next login on; with the consumer's lock.
+    def log_in(self, username: str, password: str) -> None:
+        """Have every client use these credentials from its next login on; from any thread, without waiting.
 
-        ``alone``: no other thread is inside the consumer's own client; else `serve` tells it.
+        Clients that the loop may be inside get them by `tell_login`.
         """
-        self._login = username, password
-        if alone:
-            self._tell_login()
-        self._settings.log_in(username, password)
-        self.readers.log_in(username, password)
-        self.requests.renew()
-        self.questions.log_in(username, password)
+        with self._one_login:
+            self._settings.log_in(username, password)
+            self.questions.log_in(username, password)
+            self.login = username, password
 
-    def _tell_login(self) -> None:
-        if self._login is not None:
-            Consumer.set_sasl_credentials(self._consumer, *self._login)
-            self._login = None
+    def tell_login(self) -> None:
+        """Pass on new credentials to the clients of the loop; with the lock, while no other thread is inside these."""
+        while (login := self.login) is not None and login is not self._told:
+            Consumer.set_sasl_credentials(self._consumer, *login)
+            self.readers.log_in(*login)
+            self.requests.renew()
+            self._told = login
 
     def serve(self) -> None:
         """Do the small work of maintenance: pass on credentials, have the other clients write their log lines.
 
         A client writes its lines to the application's logger only when polled.
         """
-        if self._login is not None:
-            self._tell_login()
+        self.tell_login()
         if self.requests.opened is not None:
             self.requests.opened.poll(0)
         self.questions.serve()
@@ -315,7 +319,11 @@ class Client:
         return committed
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
-        """Commit exactly these offsets; metadata of ours gets the seal that binds it to group, topic and partition."""
+        """Commit exactly these offsets; metadata of ours gets the seal that binds it to group, topic and partition.
+
+        New credentials are passed on first: a loop may commit again and again until it succeeds, and do nothing else.
+        """
+        self.tell_login()
         offsets = [self._with_text(tp, sealed) for tp in offsets]
         if (self._cluster or "").startswith("mockCluster"):
             # Unlike a broker it refuses the epoch of an earlier leader.

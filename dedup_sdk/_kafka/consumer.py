@@ -54,6 +54,7 @@ from dedup_sdk._kafka.settings import (
     DESERIALIZE,
     ClientSettings,
     client_settings,
+    is_writable,
     refuse_no_broker,
     refuse_unknown,
     unknown_settings_explained,
@@ -452,6 +453,9 @@ class DedupConsumer(Consumer):
                     "run() is at work already: one consumer has one loop; give it more workers"
                 )
             self._runner = runner
+        # Its producer may have been made with older credentials.
+        if self._client.login is not None:
+            runner.log_in(*self._client.login)
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
@@ -601,9 +605,9 @@ class DedupConsumer(Consumer):
 
     def assignment(self) -> list[TopicPartition]:
         """Return the assigned partitions, each with the offset that it was assigned with. From any thread."""
-        with self._access.lock:
-            self._access.check_open()
-            return [assigned.as_given for assigned in self._session.assigned.values()]
+        self._access.check_open()
+        # A copy, made at once, and not with the lock: a step that has the lock may wait for a broker.
+        return [assigned.as_given for assigned in self._session.assigned.copy().values()]
 
     def memberid(self) -> str:
         """Return the ID that the group gave this member. From any thread."""
@@ -652,20 +656,28 @@ class DedupConsumer(Consumer):
         """Use these credentials from the next login on, in every client of this consumer. From any thread.
 
         Besides the client that reads there are those that ask for metadata, read during recoveries, and send dead
-        letters. Connections that are open stay open.
+        letters. Connections that are open stay open. The clients of the loop get the credentials between two of its
+        calls: a synchronous `commit` that waits for just these fails first, and has them when it is repeated.
         """
         given: dict[str, object] = {"username": username, "password": password}
         for name, value in given.items():
             if not isinstance(value, str):
                 # Without the value: it may be the password.
                 raise TypeError(f"{name} is not text; give the credentials as str")
-        with self._access.lock:
-            alone = self._access.until_client_free_or_callback()
-            self._access.check_open()
-            self._client.log_in(username, password, alone=alone)
-            if self._runner is not None:
-                self._runner.log_in(username, password)
-            self._interruption.request_maintenance()
+            if "\0" in value or not is_writable(value):
+                raise ValueError(f"{name} has a character that no client can send; write it again")
+        self._access.check_open()
+        self._client.log_in(username, password)
+        runner = self._runner
+        if runner is not None:
+            runner.log_in(username, password)
+        # A step that has the lock may wait for a broker, which waits for these credentials.
+        self._interruption.request_maintenance()
+        self._access.run_if_free(self._tell_login)
+
+    def _tell_login(self) -> None:
+        if not (self._access.closed or self._access.in_other_thread):
+            self._client.tell_login()
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         theirs = self._session.commits.answered(error, partitions)

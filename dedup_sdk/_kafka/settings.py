@@ -153,9 +153,9 @@ def refuse_unwritable(config: Mapping[Any, Any]) -> None:
     These are a blank group, and text that cannot be encoded in UTF-8.
     """
     for name, value in config.items():
-        if isinstance(name, str) and not _is_writable(name):
+        if isinstance(name, str) and not is_writable(name):
             raise ConfigurationError(f"the setting name {shown(name)} is not valid UTF-8; write it again")
-        if isinstance(value, str) and not _is_writable(value):
+        if isinstance(value, str) and not is_writable(value):
             # Without the value: it may be a password.
             raise ConfigurationError(f"{name}: its value is not valid UTF-8; write it again")
     group = str(config["group.id"])
@@ -165,7 +165,8 @@ def refuse_unwritable(config: Mapping[Any, Any]) -> None:
         )
 
 
-def _is_writable(text: str) -> bool:
+def is_writable(text: str) -> bool:
+    """Whether the client can take a text, which it encodes in UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -334,7 +335,8 @@ def other_client(client: Mapping[str, Any]) -> dict[str, Any]:
     All settings of these clients come from here, so that no callback of the application reaches a client that is used
     while the consumer's state is locked: the callback might wait for a thread that waits for this state.
     """
-    return {name: value for name, value in client.items() if name not in _OF_ONE_CLIENT}
+    # A copy, made at once: another thread may add credentials (`ClientSettings.log_in`).
+    return {name: value for name, value in dict(client).items() if name not in _OF_ONE_CLIENT}
 
 
 def asking_settings(settings: ClientSettings) -> dict[str, Any]:
