@@ -157,12 +157,14 @@ class KafkaColumns:
         for depth in range(1, len(names)):
             outer = ".".join(map(quoted, names[:depth]))
             if isinstance(self._type(outer), T.StringType):
-                inner = names[depth:]
+                first, *inner = names[depth:]
+                nested = kind
                 for name in reversed(inner):
-                    kind = T.StructType([T.StructField(name, kind)])
-                found = F.from_json(F.col(outer), kind, {"mode": "FAILFAST"})
+                    nested = T.StructType([T.StructField(name, nested)])
+                shape = T.StructType([T.StructField(first, nested)])
+                found = F.from_json(F.col(outer), shape, {"mode": "FAILFAST"}).getField(first)
                 for name in inner:
-                    found, kind = found.getField(name), kind[name].dataType
+                    found = found.getField(name)
                 return found, kind
         return None
 

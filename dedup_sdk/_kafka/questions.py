@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Any, Final, TypeVar
 
 from confluent_kafka.cimpl import Consumer
@@ -48,8 +48,8 @@ class Questions:
     def __init__(self, settings: ClientSettings) -> None:
         keep_in_children(self)
         self._settings = settings
-        self._lock = Lock()
-        """For the state below; nobody waits for a broker while having it."""
+        self._lock = RLock()
+        """For the state below; nobody waits for a broker while having it. A handler of a signal may ask, too."""
         self._idle: list[_Asking] = []
         self._login = 0
         """The number of the credentials."""

@@ -91,8 +91,8 @@ class Owner:
             self._thread.start()
         elif self._event_loop is not loop:
             raise RuntimeError(
-                "this AsyncDedupConsumer belongs to another event loop; make one for each call of asyncio.run(), and in "
-                "each process"
+                "this AsyncDedupConsumer belongs to another event loop; make one for each call of asyncio.run(), and "
+                "in each process"
             )
 
     @property
