@@ -115,7 +115,7 @@ class Bed:
         """Wait for something; the second consumer goes on meanwhile."""
         until = time.monotonic() + PATIENCE_S
         while not true():
-            assert time.monotonic() < until, f"{name}; firing: {self.firing()}"
+            assert time.monotonic() < until, f"{name}; {self.consumer.health()}; firing: {self.firing()}"
             self.second.poll(0.2)
 
 
