@@ -143,7 +143,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
             thread = Thread(target=consumer.run, args=(made.handle,), kwargs=options)
             thread.start()
             try:
-                made.until(lambda: consumer.metrics().value("completed") >= 2, "the messages")
+                made.until(lambda: consumer.counters.completed >= 2, "the messages")
                 yield made
             finally:
                 made.work.set()
