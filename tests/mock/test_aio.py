@@ -367,6 +367,26 @@ def test_a_dropped_consumer_is_closed(run: Any, kafka: MockKafka, memory: Memory
     run(main())
 
 
+def test_after_an_error_only_what_is_in_hand_comes_twice(run: Any, consumer_of: Open, send: Send) -> None:
+    """The consumer opens its partitions again; what waits here is dropped, because it comes once more."""
+    send(*(f"m{number}" for number in range(300)))
+
+    async def main() -> list[str]:
+        got: list[str] = []
+        async with consumer_of("orders", idle_timeout=1) as consumer:
+            async for message in consumer:
+                got.extend(values([message]))
+                if len(got) == 50:
+                    with pytest.raises(ValueError, match="mutually exclusive"):
+                        await consumer.commit(message, [TopicPartition("orders", 0, 1)])
+                    await asyncio.sleep(0.5)
+        return got
+
+    got = run(main())
+    assert len(set(got)) == 300
+    assert len(got) <= 301
+
+
 # --- rebalances --------------------------------------------------------------------------------------------------
 
 
