@@ -70,7 +70,7 @@ def test_fastapi_handles_each_message_once_and_ends_in_order(stage: Stage) -> No
     first, then, after = asyncio.run(serve())
     assert sorted(handled) == ONCE
     assert first[:2] == (200, 503)
-    assert then == (200, 200, {"live": True, "ready": True, "reasons": []})
+    assert then == (200, 200, {"live": True, "ready": True, "reasons": [], "closed": False})
     assert after[:2] == (503, 503)
 
 
