@@ -6,7 +6,8 @@ low
     the beginning of the range of the log that the group has processed without a gap; from the commit's metadata
 era
     a stretch of the group's history in which nobody set the group back. A commit without a valid text begins one,
-    wherever its offset lies: what one host happens to remember proves nothing of what happened elsewhere
+    wherever its offset lies, and so does a start without a commit: what one host happens to remember proves nothing of
+    what happened elsewhere
 rewound
     another era began below the offsets that the store has as completed: records from there on are handled again
 late

@@ -17,7 +17,7 @@ processed, so that a consumer on any machine knows which records count as handle
   counts as handled.
 - ``complete``, 0 or 1: 1 when the group was new at ``low``, so that its history lacks nothing before that.
 - ``era``, up to 32 of ``0-9a-z``: a stretch of the history in which nobody set the group back. A rewind begins another
-  one, and so does each commit without a valid text, wherever its offset lies (`new_era`).
+  one, and so does each commit without a valid text, wherever its offset lies, and a start without a commit (`new_era`).
 - ``epoch``, a number, optional: the leader epoch when these records were read. With it the broker tells whether the log
   still has them. (Kafka's own commit field for the epoch is not used: brokers refuse commits by it.)
 - ``done``, optional: the offsets completed above ``at``, which the next owner does not deliver.

@@ -59,12 +59,11 @@ from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import ClientSettings
-from dedup_sdk._marks import Progress
 from dedup_sdk._masking import is_url, shown, shown_location
 from dedup_sdk._metrics import EventName, Hindrance
 from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, fitting_partition
-from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.protocol import Identity, Loaded
 from dedup_sdk._store.snapshot_source import (
     SnapshotLocations,
     Source,
@@ -418,12 +417,12 @@ def _start_with_store(assigned: Assigned, start: Start, partition: Partition, ch
     records from there on, as a seek does: if the store has completed one of them, the group is set back.
     """
     stored = None if partition.loaded is None else partition.loaded.progress
-    if stored is None or not stored.begun:
+    if partition.loaded is None or stored is None or not stored.begun:
         if start.refused is not None:
             raise start.refused
         return start
     if start.new and start.by_reset and chosen.without_commit == "resume":
-        return _resume_without_commit(assigned, start, partition, stored)
+        return _resume_without_commit(assigned, start, partition, partition.loaded)
     if start.refused is not None:
         raise start.refused
     if start.new:
@@ -439,8 +438,14 @@ def _start_with_store(assigned: Assigned, start: Start, partition: Partition, ch
     return replace(start, metadata=metadata, era=new_era(), must_commit_first=True)
 
 
-def _resume_without_commit(assigned: Assigned, start: Start, partition: Partition, stored: Progress) -> Start:
-    """Go on where the store ends: the group's commits are gone, and nobody has moved the group."""
+def _resume_without_commit(assigned: Assigned, start: Start, partition: Partition, loaded: Loaded) -> Start:
+    """Go on where the store ends: the group's commits are gone, which moves nobody.
+
+    The store and the group enter a new era, in which the store keeps all that it knows. In the old one, which the group
+    may have left since, the commit would vouch for what another host has completed before the group was set back.
+    """
+    stored = replace(loaded.progress, era=new_era())
+    partition.begin_with(replace(loaded, progress=stored))
     otherwise = f"begin at {start.offset}"
     if start.refused is not None:
         otherwise = "raise an error"

@@ -37,6 +37,7 @@ class Rules:
     a_store_needs_no_witness: bool = False
     marks_are_not_asked_for_a_contradiction: bool = False
     a_void_text_keeps_the_era: bool = False
+    a_resumption_keeps_the_era: bool = False
     marks_outlive_every_era: bool = False
     an_age_ends_at_the_clock: bool = False
     an_age_ends_at_the_newest_record: bool = False
@@ -167,7 +168,9 @@ class DesignHost:
             disk = None  # marks of another rule mean nothing
         text = self._valid(assignment.commit, rule)
         if assignment.new and disk is not None:
-            # Nobody moved the group: its commits are gone, and the disk has its history.
+            # Its commits are gone: this disk goes on, and proves nothing of what happened elsewhere.
+            if not self._rules.a_resumption_keeps_the_era:
+                disk.era = next(_NEW_ERAS)
             at, low, era = disk.high, disk.low, disk.era
         else:
             at = assignment.commit.offset

@@ -110,7 +110,10 @@ class EngineHost:
         stored = held.loaded.progress if held.loaded else None
         start, new = assignment.commit.offset, assignment.new
         if new and stored is not None and stored.begun:
-            # Nobody moved the group: its commits are gone, and the store has its history.
+            # The group's commits are gone: the store goes on, with all that it knows, in a new era.
+            assert held.loaded is not None
+            stored = replace(stored, era=new_era())
+            held.begin_with(replace(held.loaded, progress=stored))
             complete = stored.since_ms is None and stored.since_number is None
             metadata = CommitMetadata(low=stored.low, era=stored.era, complete=complete, epoch=stored.epoch)
             start, new = stored.high, False

@@ -42,7 +42,9 @@ from tests.model.host import WINDOW_MS, Assignment, Commit, Host, Outcome, Row
 LOG_LENGTH = 120
 _MOST_STEPS = 20_000
 _MOST_OPERATIONS = 3
-_OPERATIONS = ["rewind", "skip", "dedup rewind", "late", "forget", "rule", "restore", "restore"]
+_OPERATIONS = ("rewind", "skip", "dedup rewind", "late", "forget", "rule", "restore", "restore")
+FORGETTING = ("rewind", "forget")
+"""The operations of a group that is set back, and whose commits are deleted, or expire, while hosts remember."""
 _LATE = 6
 """So many commits back one may come late."""
 
@@ -61,11 +63,15 @@ class History:
     ahead_ms: int = 0
     restores: bool = True
     """Whether the broker's disk may be restored: only the design has the part of the Kafka side that notices it."""
+    tools: tuple[str, ...] = _OPERATIONS
+    """What operators and brokers do."""
+    names: str = "AB"
+    """The hosts, a letter each."""
 
     def __post_init__(self) -> None:
         """Draw the log."""
         self.random = random.Random(self.seed)
-        self.hosts = {name: self.make_host() for name in "AB"}
+        self.hosts = {name: self.make_host() for name in self.names}
         self.distinct = self.random.choice([3, 6, 12])
         self.rows: list[Row] = []
         """Every record that was ever written, by serial number."""
@@ -95,6 +101,8 @@ class History:
         """Handled, or dead-lettered, and not to be handled again since a tool set the group back."""
         self.once: tuple[set[int], dict[int, int]] = set(), {}
         """What was ever an end, or judged: facts, which a move forward brings back."""
+        self.counted: dict[str, set[int]] = {}
+        """What counted as done when a host stopped last: where the group's commits are gone, its disk goes on so."""
         self.told: dict[int, Outcome] = {}
         self.on_disk: dict[str, set[int]] = {name: set() for name in self.hosts}
         self.verdict = ""
@@ -135,6 +143,7 @@ class History:
                 self.host.stop(killed=True)
             if self.verdict:
                 return self.verdict
+            self.counted[self.name] = self.ends | self.judged.keys()
             self._operate()
             if self.steps > _MOST_STEPS:
                 return "stuck"
@@ -146,12 +155,16 @@ class History:
     # --- a member is assigned the partition ------------------------------------------------------------------------
 
     def _assign(self) -> None:
-        self.name = self.random.choice("AB")
+        self.name = self.random.choice(self.names)
         self.host = self.hosts[self.name]
         if self._chance(0.1):
             self.host.lose_disk()
             self.on_disk[self.name].clear()
+            self.counted.pop(self.name, None)
         new = self.commit is None
+        if new:
+            # Nobody knows of a move any more but the hosts that took part in it.
+            self._remember(self.counted.get(self.name, set()))
         if self.commit is None:
             start = self.random.choice([0, self.end] if self.operations else [0, 0, 10])
             self.commit = Commit(start)
@@ -285,7 +298,7 @@ class History:
         if not self._chance(0.12):
             return
         self.operations += 1
-        what = self.random.choice(_OPERATIONS)
+        what = self.random.choice(self.tools)
         if what == "late":
             self.commit = self.random.choice(self.commits[-_LATE:])
         elif what == "restore":
@@ -311,10 +324,7 @@ class History:
             self.commit = Commit(target, self.host.rewind(text, committed, target))
         else:
             self.commit = None
-        if self.commit is None:
-            # Nobody knows of a move any more.
-            self._remember({row.serial for row in self.rows})
-        elif self.commit != commit:
+        if self.commit is not None and self.commit != commit:
             self._set_to(self.commit.offset)
 
     def _set_to(self, offset: int) -> None:

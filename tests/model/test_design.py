@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.model.design import DesignHost, Rules
-from tests.model.history import History
+from tests.model.history import FORGETTING, History
 from tests.model.host import WINDOW_MS
 
 BROKEN = [
@@ -74,3 +74,18 @@ def test_another_end_of_an_age_is_caught(rules: Rules) -> None:
     """An age that ends at the clock, or at the newest record, and a fold that believes a time ahead, do harm."""
     outcomes = Counter(_outcome(seed, rules, _AHEAD_MS) for seed in range(400))
     assert outcomes.total() > outcomes["ok"]
+
+
+def _outcome_without_commits(seed: int, rules: Rules) -> str:
+    return History(seed, lambda: DesignHost(rules), rules, tools=FORGETTING, names="ABC").run()
+
+
+def test_commits_that_are_gone_after_a_set_back_cost_the_design_nothing() -> None:
+    """Each of three hosts may go on from its own store, whichever took part in the set-back."""
+    assert Counter(_outcome_without_commits(seed, Rules()) for seed in range(1000)) == {"ok": 1000}
+
+
+def test_a_store_that_goes_on_in_an_old_era_is_caught() -> None:
+    """Its commits would vouch for what another host completed before the group was set back."""
+    rules = Rules(a_resumption_keeps_the_era=True)
+    assert any(_outcome_without_commits(seed, rules) == "lost" for seed in range(150, 400))

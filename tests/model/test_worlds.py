@@ -117,11 +117,6 @@ def skip_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(session, "_start_of_move", careless)
 
 
-def keep_what_was_asked_for_again(patch: pytest.MonkeyPatch) -> None:
-    """What was completed out of order outlives a seek back behind it."""
-    patch.setattr(session, "before_offset", lambda ranges, _: ranges)
-
-
 def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:
     """Recovery reads records that the consumer never saw."""
     patch.setattr(ModelClient, "uncommitted", property(lambda _: True, lambda *_: None), raising=False)

@@ -17,7 +17,7 @@ import random
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -44,8 +44,9 @@ class Life:
     else. Else chance has it poll and consume, complete by itself or by the next call, commit, seek back, and be
     interrupted by a signal that raises once. ``at``: where a callback has its partition begin, instead of the commit.
 
-    ``rule`` breaks one: ``compare`` has a commit without a text compared with what the store remembers, and
-    ``vanish`` has a member that should leave in order end at once.
+    ``rule`` breaks one: ``compare`` has a commit without a text compared with what the store remembers, ``old-era`` has
+    a store that goes on without a commit vouch for its own era, and ``vanish`` has a member that should leave in order
+    end at once.
     """
 
     bootstrap: str
@@ -76,6 +77,18 @@ def _compare_with_the_store() -> None:
         return plan_start(stored, **{**named, "era": stored.era if known else named["era"]})
 
     vars(recovery)["plan_start"] = compare
+
+
+def _go_on_in_the_old_era() -> None:
+    resume = recovery._resume_without_commit
+
+    def keep(assigned: Any, start: Any, partition: Any, loaded: Any) -> Any:
+        resumed = resume(assigned, start, partition, loaded)
+        partition.begin_with(loaded)
+        assert resumed.metadata is not None
+        return replace(resumed, metadata=replace(resumed.metadata, era=loaded.progress.era))
+
+    vars(recovery)["_resume_without_commit"] = keep
 
 
 class Member:
@@ -230,6 +243,8 @@ def main() -> None:
     life = Life(**json.loads(sys.argv[1]))
     if life.rule == "compare":
         _compare_with_the_store()
+    elif life.rule == "old-era":
+        _go_on_in_the_old_era()
     Member(life).live()
 
 

@@ -351,6 +351,7 @@ _BROKEN_TWINS: Final = {
     "tests/property/test_shared_lives_broken.py": "breaks the shared memory, which the truth of its lives must notice",
     "tests/property/test_units.py": "breaks the unit gate, which its oracle must notice",
     "tests/support/outbox_worker.py": "breaks the order of the outbox in a process, which the kills must notice",
+    "tests/support/set_back_member.py": "breaks a rule of set-backs in a process, which the list must notice",
 }
 """Files that put a broken function in the place of one of ours, and why."""
 

@@ -1,4 +1,4 @@
-"""Resets and deletions of a group's offsets between random lives, on two hosts.
+"""Resets and deletions of a group's offsets between random lives, on three hosts.
 
 The lives end in order or by a kill; in between they complete messages in any way, seek, place their partition by a
 callback, and are struck by a signal that raises once.
@@ -37,7 +37,8 @@ class Judge:
 
     - if it was not committed when a life was killed, or when a fault struck it;
     - if a seek, or a callback that places the partition, asked for it;
-    - if the group's commits were deleted: a host without a store begins anew.
+    - if the group's commits were deleted: a host without a store begins anew, another one where its store ends. What
+      counted when that host's last life ended counts again.
 
     Where a tool has set the group, what lies from there on does not count any more: it must come again.
     """
@@ -48,10 +49,25 @@ class Judge:
     """Handled, and not to be handled again since the group was set back."""
     passed: set[int] = field(default_factory=set)
     """Passed over by choice."""
-    ever_passed: set[int] = field(default_factory=set)
     again: set[int] = field(default_factory=set)
     """Handled, and allowed to come again once."""
     doubled: list[int] = field(default_factory=list)
+    known: dict[str, tuple[set[int], set[int]]] = field(default_factory=dict)
+    """What counted, and what was passed over, when the last life on a disk ended."""
+    is_without_commit: bool = False
+
+    def begins(self, disk: str) -> None:
+        """Note that a life begins on a disk: without a commit its store goes on, whatever other hosts know."""
+        if self.is_without_commit:
+            counted, passed = self.known.get(disk, (set(), set()))
+            self.counts |= counted
+            self.passed |= passed
+            self.back(0)
+
+    def ends(self, disk: str, *, is_committed: bool) -> None:
+        """Note that a life on a disk has ended."""
+        self.known[disk] = set(self.counts), set(self.passed)
+        self.is_without_commit = not is_committed
 
     def handled(self, offset: int) -> None:
         """Note what a life has handled."""
@@ -68,12 +84,11 @@ class Judge:
     def set_to(self, offset: int) -> None:
         """Note that a tool has set the group: nobody misses earlier records, all others must be handled again."""
         self.counts = {each for each in self.ever if each < offset}
-        self.passed = set(range(offset))
-        self.ever_passed |= self.passed
+        self.passed, self.is_without_commit = set(range(offset)), False
 
     def deleted(self) -> None:
-        """Note that the group's offsets are gone: nobody knows of a move any more."""
-        self.counts, self.passed = set(self.ever), set(self.ever_passed)
+        """Note that the group's offsets are gone: no host but those that took part in a move knows of that."""
+        self.is_without_commit = True
         self.back(0)
 
     def lost(self) -> list[int]:
@@ -110,6 +125,7 @@ class Lives:
 
     def live(self, disk: str, count: int, end: Literal["leave", "kill"], **more: Any) -> None:
         """Have a member handle at most so many messages on a host."""
+        self.judge.begins(disk)
         life = Life(
             bootstrap=self.world.bootstrap, group=self.world.group, topic=self.world.topic,
             store=str(self.world.disk(disk)), count=count, end=end, rule=self.rule, **more,
@@ -124,6 +140,7 @@ class Lives:
         committed = self.world.committed().offset
         if ended.returncode:
             self.judge.back(max(0, committed))
+        self.judge.ends(disk, is_committed=committed >= 0)
         happened = " ".join(ended.stdout.replace("handled ", "").split("\n"))
         self.told.append(f"{disk}, {more}, status {ended.returncode}: {happened}, committed {committed}")
 
@@ -172,6 +189,7 @@ class Lives:
         """Handle all that is left."""
         self.live("one", 10_000, "leave")
         self.live("two", 10_000, "leave")
+        self.live("three", 10_000, "leave")
 
 
 def test_nothing_is_lost_or_doubled_wherever_the_group_is_set(world: World, fresh_seed: int) -> None:
@@ -180,7 +198,7 @@ def test_nothing_is_lost_or_doubled_wherever_the_group_is_set(world: World, fres
     for number in range(_ROUNDS):
         lives.send(*(rng.choice([f"{number}-{each}", rng.choice("abcdef")]) for each in range(12)))
         lives.live(
-            rng.choice(["one", "two"]), rng.randrange(1, 20), rng.choice(["kill", "leave"]),
+            rng.choice(["one", "two", "three"]), rng.randrange(1, 20), rng.choice(["kill", "leave"]),
             commit_ms=rng.choice([50, 60_000]), seed=rng.randrange(1_000_000),
             at=lives.place_to_begin(rng.choice([0, 1, 5])) if rng.random() < 0.2 else None,
         )  # fmt: skip
@@ -203,6 +221,23 @@ def test_a_broken_rule_is_caught(world: World, rule: str) -> None:
     lives.live("two", 20, "leave")
     lives.set_to(15)
     lives.live("one", 5, "leave")
+    lives.live("two", 100, "leave")
+    assert (lives.judge.lost() == []) == (not rule)
+    assert lives.judge.doubled == []
+
+
+@pytest.mark.parametrize("rule", ["", "old-era"])
+def test_a_store_that_goes_on_in_an_old_era_is_caught(world: World, rule: str) -> None:
+    """Commits are deleted after a set-back that the next host's store knows nothing of."""
+    lives = Lives(world, rule)
+    lives.send(*(str(each) for each in range(10)))
+    lives.live("one", 10, "leave")
+    lives.send(*(str(each) for each in range(10, 30)))
+    lives.live("two", 20, "leave")
+    lives.set_to(20)
+    lives.live("three", 3, "leave")
+    lives.delete()
+    lives.live("one", 15, "leave")
     lives.live("two", 100, "leave")
     assert (lives.judge.lost() == []) == (not rule)
     assert lives.judge.doubled == []

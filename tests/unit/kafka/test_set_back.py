@@ -119,6 +119,41 @@ def test_commits_that_are_gone_move_nobody(reset: str, caplog: pytest.LogCapture
     assert "delivery goes on at 6" in lines[0]
 
 
+def test_commits_that_are_gone_after_a_set_back_on_another_host() -> None:
+    """The store that goes on was not there when the group was set back: it hides nothing on other hosts."""
+    cluster, one, two = Cluster([b"0", b"1"]), MemoryStore(), MemoryStore()
+    assert handled(cluster, one) == [0, 1]
+    cluster.log += [b"2", b"3", b"4", b"5", b"6"]
+    assert handled(cluster, two) == [2, 3, 4, 5, 6]
+    plainly_at(cluster, 4)
+    rest, cluster.log = cluster.log[5:], cluster.log[:5]
+    assert handled(cluster, MemoryStore()) == [4]
+    forget_commits(cluster)
+    assert handled(cluster, one) == [2, 3, 4]
+    cluster.log += rest
+    assert handled(cluster, two) == [5, 6]
+
+
+def test_a_store_that_goes_on_without_commits_keeps_what_it_knows() -> None:
+    """Also what it has completed out of order, and also where it stops before anything is committed."""
+    cluster, memory = Cluster([*LOG]), MemoryStore()
+    machine = Machine(cluster, memory)
+    held = machine.up_to_date()
+    held.admit(
+        [*range(6)], cluster.timestamps(0, 6), ids_of(cluster, 0, 6), [*range(6)], discard_unkeyed=False
+    )
+    held.complete([0, 1, 4])
+    machine.leave()
+    forget_commits(cluster)
+    killed = Machine(cluster, memory)
+    killed.up_to_date()
+    killed.engine.lose(TOPIC, 0)
+    forget_commits(cluster)
+    assert handled(cluster, memory) == [2, 3, 5]
+    cluster.log += [b"a"]
+    assert handled(cluster, memory) == []
+
+
 def test_commits_that_are_gone_with_a_part_of_the_log() -> None:
     """A broker that was restored from a backup has lost both: records that took the place of others are handled."""
     cluster = Cluster([*LOG])
