@@ -277,10 +277,12 @@ class Client:
 
         A client writes its lines to the application's logger only when polled.
         """
-        self.tell_login()
+        if self.login is not self._told:
+            self.tell_login()
         if self.requests.opened is not None:
             self.requests.opened.poll(0)
-        self.questions.serve()
+        if self.questions.idle:
+            self.questions.serve()
 
     def listen(self, timeout_s: float) -> None:
         """Poll the client for callbacks and group heartbeats; a message that it returns is dropped."""

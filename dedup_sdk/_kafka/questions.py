@@ -50,7 +50,8 @@ class Questions:
         self._settings = settings
         self._lock = RLock()
         """For the state below; nobody waits for a broker while having it. A handler of a signal may ask, too."""
-        self._idle: list[_Asking] = []
+        self.idle: list[_Asking] = []
+        """The clients that wait for a question."""
         self._login = 0
         """The number of the credentials."""
         self._is_closed = False
@@ -74,8 +75,8 @@ class Questions:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("Consumer closed")
-            if self._idle:
-                return self._idle.pop()
+            if self.idle:
+                return self.idle.pop()
             login = self._login
         # The number was read before the settings: whoever changes these meanwhile makes this client one of the past.
         client = Consumer(asking_settings(self._settings))
@@ -87,32 +88,31 @@ class Questions:
         with self._lock:
             for each in asked:
                 is_good = each.login == self._login and not self._is_closed
-                if is_good and len(self._idle) < _MOST_KEPT:
-                    self._idle.append(each)
+                if is_good and len(self.idle) < _MOST_KEPT:
+                    self.idle.append(each)
                 else:
                     left.append(each.client)
         close_readers(*left)
 
     def _take_idle(self) -> list[_Asking]:
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self.idle = self.idle, []
         return idle
 
     def serve(self) -> None:
         """Have idle clients write their log lines, which they do only when polled."""
-        if self._idle:
-            idle = self._take_idle()
-            try:
-                for each in idle:
-                    each.client.poll(0)
-            finally:
-                self._give_back(*idle)
+        idle = self._take_idle()
+        try:
+            for each in idle:
+                each.client.poll(0)
+        finally:
+            self._give_back(*idle)
 
     def log_in(self, username: str, password: str) -> None:
         """Ask by clients with these credentials, which the settings have already. A question under way goes on."""
         with self._lock:
             self._login += 1
-            for each in self._idle:
+            for each in self.idle:
                 each.client.set_sasl_credentials(username, password)
                 each.login = self._login
 
