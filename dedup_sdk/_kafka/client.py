@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
@@ -174,8 +174,8 @@ class Client:
         self.readers = Readers(settings)
         self.requests = MetadataRequests(settings.client)
         self.questions = Questions(settings)
-        self._one_login = Lock()
-        """One thread at a time hands over credentials: the last ones are the last everywhere."""
+        self._one_login = RLock()
+        """One thread (also in a signal's handler) hands over credentials: the last ones are the last everywhere."""
         self.login: tuple[str, str] | None = None
         """The credentials that were given last, by any thread."""
         self._told: tuple[str, str] | None = None
@@ -325,7 +325,8 @@ class Client:
 
         New credentials are passed on first: a loop may commit again and again until it succeeds, and do nothing else.
         """
-        self.tell_login()
+        if self.login is not self._told:
+            self.tell_login()
         offsets = [self._with_text(tp, sealed) for tp in offsets]
         if (self._cluster or "").startswith("mockCluster"):
             # Unlike a broker it refuses the epoch of an earlier leader.
