@@ -123,7 +123,7 @@ class Metrics:
         return sum(
             each.value
             for each in self.samples
-            if each.metric is metric and all(each.labels[at] == value for at, value in asked.items())
+            if each.metric.full_name == name and all(each.labels[at] == value for at, value in asked.items())
         )
 
 
