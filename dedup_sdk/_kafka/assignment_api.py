@@ -467,6 +467,10 @@ class AssignmentApi:
 
     def _seek_to(self, coordinates: Coordinates, offset: int) -> None:
         if not self._interruption.happened:
+            if offset == self._position(TopicPartition(*coordinates)):
+                # No move: what is in flight stays in flight.
+                self.noted_seeks.pop(coordinates, None)
+                return
             self._finish(self._delivery.finish_up_to, *coordinates, offset - 1)
         offset = self._before_open_units(*coordinates, offset)
         delivered_to = self._delivery.delivered_to(*coordinates)

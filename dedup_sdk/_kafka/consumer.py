@@ -743,10 +743,11 @@ class DedupConsumer(Consumer):
         Messages below the target that you got are completed (not with ``completion="explicit"``), the others are
         forgotten. A seek forward begins the group's history anew at the target. After a seek backward, completed
         messages come again with the verdicts of the first time; a seek to the first unfinished message does not count
-        as one. What was completed before is committed, unless you commit yourself; the commit follows a seek backward
-        as soon as that has brought a message. If you commit yourself, and do not, the next start is at the committed
-        offset, and messages completed above it come again. If another thread calls it while a rebalance callback runs,
-        it is done after the callback, if the partition is still assigned.
+        as one. A seek to `position()` is no move: messages in flight stay in flight. What was completed before is
+        committed, unless you commit yourself; the commit follows a seek backward as soon as that has brought a message.
+        If you commit yourself, and do not, the next start is at the committed offset, and messages completed above it
+        come again. If another thread calls it while a rebalance callback runs, it is done after the callback, if the
+        partition is still assigned.
         """
         if not isinstance(partition, TopicPartition):
             raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")

@@ -32,7 +32,7 @@ class Judge:
         self._in_hand: dict[DedupConsumer, tuple[int, int]] = {}
 
     def sought(self, member: DedupConsumer, partition: int, target: int) -> None:
-        """A member seeks back, or to its own place; what it has in hand from there on is given up."""
+        """A member seeks back; what it has in hand from there on is given up."""
         self.seeks += 1
         of_partition, in_hand = self._in_hand.get(member, (-1, -1))
         if of_partition == partition and in_hand >= target:
@@ -117,6 +117,10 @@ class Group:
                 member.seek(tp)
             except KafkaException:
                 # It has just gone.
+                continue
+            if not back:
+                # No move asks for nothing.
+                self.judge.seeks += 1
                 continue
             self.judge.sought(member, tp.partition, tp.offset)
             for _ in range(self.random.randrange(2)):

@@ -243,7 +243,23 @@ def test_what_was_completed_out_of_order_outlives_a_seek_back(make: Make, send: 
     assert values(poll_quiet(make("orders", store=before))) == ["2", "5", "6", "8", "9"]
 
 
-def test_what_was_completed_out_of_order_outlives_a_seek_to_the_own_place(make: Make, send: Send) -> None:
+def test_a_seek_to_the_own_place_is_no_move(make: Make, send: Send) -> None:
+    """As in the plain client: nothing comes again, and what is in flight can be completed."""
+    send(*numbers(0, 6))
+    with make("orders", completion="explicit") as consumer:
+        messages = poll_some(consumer, 6)
+        consumer.complete(messages[2])
+        consumer.seek(orders(6))
+        send("new")
+        assert values(poll_some(consumer, 1)) == ["new"]
+        consumer.complete(messages[0])
+        consumer.complete(messages[3])
+        assert consumer.counters.as_dict().get("stale", 0) == 0
+
+    assert values(poll_quiet(make("orders", store=MemoryStore()))) == ["1", "4", "5", "new"]
+
+
+def test_what_was_completed_out_of_order_outlives_a_seek_to_the_last_message(make: Make, send: Send) -> None:
     """The group learns what was completed since its last commit, although the offset is the same."""
     send(*numbers(0, 10))
     with make("orders", completion="explicit") as consumer:
@@ -256,7 +272,7 @@ def test_what_was_completed_out_of_order_outlives_a_seek_to_the_own_place(make: 
         with suppress(KafkaException):
             consumer.commit(asynchronous=True)
         consumer.complete(messages[6])
-        consumer.seek(orders(10))
+        consumer.seek(orders(9))
         assert values(poll_some(consumer, 1)) == ["1"]
 
     assert values(poll_quiet(make("orders", store=MemoryStore()))) == ["1", "2", "4", "6", "8", "9"]

@@ -232,9 +232,10 @@ class Member:
         [place] = self._consumer.position([TopicPartition(self._life.topic, 0)])
         if place.offset >= 0:
             target = max(0, place.offset - self._chance.choice([0, 0, 1, 5]))
-            # What is in hand comes again, also below the target.
-            self._in_hand.clear()
-            _say("back", target)
+            if target < place.offset:
+                # What is in hand comes again, also below the target.
+                self._in_hand.clear()
+                _say("back", target)
             self._consumer.seek(TopicPartition(self._life.topic, 0, target))
 
 

@@ -335,12 +335,15 @@ class Life:
             held = member.held(number)
             places = [self.random.randint(log.start, log.end)]
             if held is not None:
-                places += [held.flight.position, held.flight.high]
+                high, position = held.flight.high, held.flight.position
+                places += [position, high, self.random.randint(high, position)]
             target = self.random.choice(places)
+            is_own = held is not None and held.flight.position == target
             forward = member.seek(number, target)
             if forward:
                 self.oracle.pass_over(group, number, target)
-            self.oracle.seek(group, number, target, forward=forward)
+            if not is_own:
+                self.oracle.seek(group, number, target, forward=forward)
             for _ in range(self.random.randrange(3)):
                 member.work()
         if self.chance(0.5):

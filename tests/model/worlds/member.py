@@ -102,9 +102,11 @@ class Member:
         self.session.lose([TopicPartition(TOPIC, partition)])
 
     def seek(self, partition: int, offset: int) -> bool:
-        """Go elsewhere; return whether that lies beyond what has come."""
-        self._forget(partition)
+        """Go elsewhere; return whether that lies beyond what has come. To go to the own place is no move."""
         held = self.held(partition)
+        if held is not None and held.flight.position == offset:
+            return False
+        self._forget(partition)
         delivered_to = None if held is None else held.flight.position
         before = self.session.commits.before_move(self.session.assigned[TOPIC, partition])
         self.session.move(TOPIC, partition, offset, delivered_to=delivered_to, before=before)
