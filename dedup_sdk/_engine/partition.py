@@ -482,6 +482,7 @@ class Partition:
             return 0, []
         if len(rows) == chunk.states.count(OFFERED):
             return len(rows), self.complete_chunk(chunk)
+        self._own_counters.completed += len(rows)
         self._note_handled(chunk.offsets[rows[0]], chunk.offsets[rows[-1]])
         return len(rows), self._settled(self.state.complete(chunk, rows))
 

@@ -41,6 +41,20 @@ def test_workers_complete_in_any_order_from_any_thread(make: Make, send: Send, k
     assert values(poll_quiet(again)) == ["150"]
 
 
+def test_each_completed_message_counts_once(make: Make, send: Send) -> None:
+    """Completed by itself, with some others of its batch, with all of them, or a second time."""
+    send("a", "b", "c", "d")
+    consumer = make("orders", completion="explicit")
+    first, *others = poll_some(consumer, 4)
+    consumer.complete(first)
+    assert consumer.counters.completed == 1
+    consumer.complete(*others[:2])
+    assert consumer.counters.completed == 3
+    consumer.complete(*others)
+    assert consumer.counters.completed == 4
+    assert consumer.counters.stale == 2
+
+
 def test_with_explicit_completion_asking_for_more_completes_nothing(make: Make, send: Send) -> None:
     """Messages stay in flight while more are polled; completing twice is counted, and harmless."""
     send("a", "b", "c")
