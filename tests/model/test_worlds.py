@@ -39,7 +39,12 @@ SEEDS = int(os.environ.get("DEDUP_MODEL_SEEDS", "12"))
 """Histories of each world; thousands are for long runs."""
 FIRST = int(os.environ.get("DEDUP_MODEL_FIRST", "0"))
 _CATCHING = 60
-_FIRST_CAUGHT = {"never_pause": 40, "trust_an_old_mark": 20, "trust_sources_that_miss_records": 10}
+_FIRST_CAUGHT = {
+    "go_on_in_the_old_era": 36,
+    "never_pause": 40,
+    "trust_an_old_mark": 20,
+    "trust_sources_that_miss_records": 10,
+}
 """Where the search for a history that notices a broken rule begins: some are rare."""
 
 
@@ -115,6 +120,19 @@ def skip_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
         return start if start.offset >= at else replace(start, offset=at)
 
     patch.setattr(session, "_start_of_move", careless)
+
+
+def go_on_in_the_old_era(patch: pytest.MonkeyPatch) -> None:
+    """A store that goes on without a commit vouches for what other hosts completed before the group was set back."""
+    resume = recovery._resume_without_commit
+
+    def keep(assigned: Any, start: Any, partition: Any, loaded: Any) -> Any:
+        resumed = resume(assigned, start, partition, loaded)
+        partition.begin_with(loaded)
+        assert resumed.metadata is not None
+        return replace(resumed, metadata=replace(resumed.metadata, era=loaded.progress.era))
+
+    patch.setattr(recovery, "_resume_without_commit", keep)
 
 
 def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:
@@ -298,6 +316,7 @@ def trust_sources_that_miss_records(patch: pytest.MonkeyPatch) -> None:
         ("seeks", forget_what_was_before_a_seek),
         ("seeks", count_every_seek_above_the_watermark_as_forward),
         ("seeks", skip_what_is_in_flight),
+        ("deletions", go_on_in_the_old_era),
         ("transactions", replay_the_aborted),
         ("two-groups", mix_the_groups),
         ("rings", count_nothing),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
 
-from dedup_sdk._marks import NONE_FOUND, Find, Found, Marks, Progress
+from dedup_sdk._marks import NONE_FOUND, Find, Found, Marks, Progress, latest
 from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
@@ -22,11 +22,14 @@ class CrashError(BaseException):
 class Disk:
     """The data that outlive a process.
 
-    ``fuse``: so many edges of durable steps (before and after each) until the process dies.
+    ``fuse``: so many edges of durable steps (before and after each) until the process dies. ``written`` hears which
+    progress the disk has of a partition from now on.
     """
 
-    def __init__(self, make_store: Callable[[], KeyStore]) -> None:
-        self._make_store = make_store
+    def __init__(
+        self, make_store: Callable[[], KeyStore], written: Callable[[int, Progress], None] = lambda *_: None
+    ) -> None:
+        self._make_store, self.written = make_store, written
         self.inner = make_store()
         self.full = False
         self.fuse: int | None = None
@@ -110,15 +113,18 @@ class DiskPartition:
         self._disk, self._inner = disk, inner
         self._identity, self._window = identity, window
         self._pending: Find | None = None
+        self._progress: Progress | None = None
         self._meanwhile: list[tuple[Progress, Marks]] = []
 
     def load(self) -> Loaded | None:
         """See `PartitionStore.load`."""
-        return self._inner.load()
+        loaded = self._inner.load()
+        self._progress = None if loaded is None else loaded.progress
+        return loaded
 
     def append(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.append`."""
-        self._disk.write(self._inner.append, progress, marks)
+        self._disk.write(self._step, self._inner.append, progress, marks)
         self._meanwhile.append((progress, marks))
 
     def find(self, digests: bytes, count: int) -> Found:
@@ -128,7 +134,7 @@ class DiskPartition:
 
     def flush(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.flush`."""
-        self._disk.write(self._inner.flush, progress, marks)
+        self._disk.write(self._step, self._inner.flush, progress, marks)
 
     def flush_steps(self, progress: Progress, marks: Marks, find: Find | None = None) -> Iterator[None]:
         """See `PartitionStore.flush_steps`: after the first step the marks are in memory only."""
@@ -145,9 +151,15 @@ class DiskPartition:
             self._pending = None
 
     def _flush(self, progress: Progress, marks: Marks) -> None:
-        self._inner.flush(progress, marks)
+        self._step(self._inner.flush, progress, marks)
         for step in self._meanwhile:
-            self._inner.append(*step)
+            self._step(self._inner.append, *step)
+
+    def _step(self, step: Callable[..., None], progress: Progress, *marks: Marks) -> None:
+        step(progress, *marks)
+        self._progress = latest(each for each in (self._progress, progress) if each is not None)
+        assert self._progress is not None
+        self._disk.written(self._identity.partition, self._progress)
 
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
@@ -160,12 +172,14 @@ class DiskPartition:
         """See `PartitionStore.install_steps`."""
         yield
         self._disk.write(
-            lambda: finish(self._inner.install_steps(snapshot, progress, move=move, manifest=manifest))
+            self._step,
+            lambda at: finish(self._inner.install_steps(snapshot, at, move=move, manifest=manifest)),
+            progress,
         )
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""
-        self._disk.write(self._inner.reset, progress)
+        self._disk.write(self._step, self._inner.reset, progress)
 
     def scan(self) -> Iterator[Marks]:
         """See `PartitionStore.scan`."""

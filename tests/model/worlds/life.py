@@ -47,7 +47,9 @@ class Life:
         self.source = None if world.compared is None else Source(world.compared, self.random)
         common = make_store() if world.one_disk else None
         self.disks = {
-            (group, host): Disk(make_store if common is None else lambda: common)
+            (group, host): Disk(
+                make_store if common is None else lambda: common, partial(self.oracle.writes, (group, host))
+            )
             for group in world.groups
             for host in range(world.hosts)
         }
@@ -116,6 +118,7 @@ class Life:
             if self.chance(world.lost_disks):
                 disk.lose()
                 self.durable[seat].clear()
+                self.oracle.loses_its_disk(seat)
             self.members[seat] = Member(
                 world, self.broker, seat[0], disk, recent_marks=self.random.choice(world.recent_marks),
                 durability=self.random.choice(world.durability),
@@ -180,8 +183,13 @@ class Life:
         if (seat, number) in self.zombies:
             self.awake(seat, number)
         with self.mortal(seat) as member:
-            member.take(number)
+            self._take(member, seat, number)
             self.owners[held] = seat
+
+    def _take(self, member: Member, seat: Seat, number: int) -> None:
+        if (seat[0], number) not in self.broker.committed:
+            self.oracle.goes_on(seat, number)
+        member.take(number)
 
     def _give_back(self, member: Member) -> Callable[[int], None]:
         def give_back(number: int) -> None:
@@ -305,7 +313,7 @@ class Life:
         for _ in range(self.random.choice([0, 0, 1, 1, 3])):
             self.produce()
         self.spoil()
-        if not self.owners or self.chance(0.04):
+        if not self.owners or self.chance(world.rebalances):
             self.rebalance()
         if self.zombies and self.chance(0.05):
             self.awake(*self.random.choice(self.zombies))
@@ -355,8 +363,8 @@ class Life:
         group, number = held
         log, owner = self.broker.logs[number], self.owners.get(held)
         target = self.random.randint(log.start, log.end)
-        self.oracle.pass_over(group, number, target)
-        if owner is not None and self.chance(0.5):
+        if owner is not None and self.chance(self.world.seeks_by_operators):
+            self.oracle.pass_over(group, number, target)
             with self.mortal(owner) as member:
                 if (TOPIC, number) in member.session.assigned:
                     member.seek(number, target)
@@ -371,11 +379,17 @@ class Life:
                     self.arrive(member)
             self._forget(owner, number)
         if self.chance(0.3):
+            # Nobody knows of a move any more but the hosts that took part in it.
             self.broker.committed.pop(held, None)
-            self.oracle.forget_commit(group, number)
         else:
+            deleted_at_once = self.chance(self.world.deleted_at_once)
+            if deleted_at_once and held in self.broker.committed:
+                target = self.random.randint(log.start, self.broker.committed[held].offset)
+            self.oracle.pass_over(group, number, target)
             self.broker.committed[held] = TopicPartition(TOPIC, number, target)
             self.oracle.set_to(group, number, target)
+            if deleted_at_once:
+                del self.broker.committed[held]
 
     def _back_up_or_restore(self) -> None:
         """Copy the broker's disk, or put it back to the last copy.
@@ -434,7 +448,7 @@ class Life:
         owner = self.owners.get((group, number))
         if owner is None:
             self.owners[group, number] = owner = group, self.random.randrange(self.world.hosts)
-            self.member(owner).take(number)
+            self._take(self.member(owner), owner, number)
         held = self.members[owner].held(number)
         entries = self.broker.logs[number].read(0, len(self.oracle.entries[number]))
         end = entries[-1].offset + 1 if entries else 0

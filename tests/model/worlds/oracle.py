@@ -27,6 +27,7 @@ from tests.support.naive_log import Entry as LogEntry
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
+    from dedup_sdk._marks import Progress
     from tests.model.worlds.broker import Broker, Entry
     from tests.model.worlds.member import Member, Told
     from tests.model.worlds.world import World
@@ -40,7 +41,6 @@ class Oracle:
         self.entries: dict[int, dict[int, Entry]] = defaultdict(dict)
         self.handled: dict[str, set[int]] = defaultdict(set)
         self.ever_handled: dict[str, set[int]] = defaultdict(set)
-        self.ever_excused: dict[str, set[int]] = defaultdict(set)
         self.excused: dict[str, set[int]] = defaultdict(set)
         self.last: dict[tuple[str, int], VerdictKind] = {}
         self.doubted: set[tuple[str, int]] = set()
@@ -48,6 +48,7 @@ class Oracle:
         self._seeking: dict[tuple[str, int], int] = {}
         self._idents: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._duplicates: set[tuple[str, int]] = set()
+        self._known: dict[tuple[tuple[str, int], int], tuple[set[int], set[int]]] = {}
 
     def wrote(self, partition: int, entry: Entry) -> None:
         """Note a record of the log."""
@@ -83,7 +84,6 @@ class Oracle:
         """Note that a group goes on at an offset by choice: nobody misses a record below, and what was handled is."""
         below = {serial for serial, entry in self.entries[partition].items() if entry.offset < offset}
         self.excused[group] |= below
-        self.ever_excused[group] |= below
         for serial in below & self.ever_handled[group]:
             self.handle(group, partition, serial)
 
@@ -99,10 +99,29 @@ class Oracle:
         self.handled[group] |= before.keys()
         self._idents[group, partition] = {name for entry in before.values() for name in self.names(entry)}
 
-    def forget_commit(self, group: str, partition: int) -> None:
-        """Note that the group's offsets are gone: nobody knows of a move any more, only of what was done."""
-        self.set_to(group, partition, self._broker.logs[partition].end)
-        self.excused[group] |= self.ever_excused[group]
+    def writes(self, seat: tuple[str, int], partition: int, progress: Progress) -> None:
+        """Note what a host's disk knows once it is written: what counts, and lies within its progress.
+
+        The first write of a start is recovery's, before anything is delivered: the disk has the group's last move then.
+        """
+        if not self._world.operators:
+            return
+        within = {
+            serial for serial, entry in self.entries[partition].items()
+            if entry.offset < progress.high or any(first <= entry.offset < end for first, end in progress.done)
+        }  # fmt: skip
+        self._known[seat, partition] = self.handled[seat[0]] & within, self.excused[seat[0]] & within
+
+    def loses_its_disk(self, seat: tuple[str, int]) -> None:
+        """Note that a host knows nothing any more."""
+        self._known = {held: known for held, known in self._known.items() if held[0] != seat}
+
+    def goes_on(self, seat: tuple[str, int], partition: int) -> None:
+        """Note that a host gets a partition without a commit: its disk goes on, which knows of its own moves alone."""
+        handled, excused = self._known.get((seat, partition), (set(), set()))
+        self.excused[seat[0]] |= excused
+        for serial in handled:
+            self.handle(seat[0], partition, serial)
 
     # --- seeks -------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,9 @@ class World:
     ``hosts``: machines with a disk of their own, on each of which every group has a consumer; with ``one_disk``
     there is one disk for all of them. ``in_time``: of each process, that the coordinator takes the last commits of its
     partitions; else their deadline has passed. ``parking`` is how many records of a partition may wait in memory (None:
-    as in production).
+    as in production). ``operators``: that a tool moves a group, or deletes its offsets; of these,
+    ``seeks_by_operators`` are seeks of the owner instead, and ``deleted_at_once`` of the tool's moves are set-backs
+    whose commit is deleted before a host starts with it.
     """
 
     window: Window = BRIEFLY
@@ -38,6 +40,7 @@ class World:
     durability: tuple[Durability, ...] = ("record", "batch", "commit")
     times: Literal["orderly", "wild"] = "orderly"
     repeats: float = 0.5
+    rebalances: float = 0.04
     crashes: float = 0.02
     fuses: float = 0.0
     lost_disks: float = 0.1
@@ -52,6 +55,8 @@ class World:
     on_full_disk: OnFullDisk = "pause"
     impatience: float = 0.0
     operators: float = 0.0
+    deleted_at_once: float = 0.0
+    seeks_by_operators: float = 0.5
     seeks: float = 0.0
     in_time: float = 0.5
     parking: int | None = None
@@ -140,6 +145,9 @@ WORLDS = {
         compared=Compared(reorder_depth=1, second=BRIEFLY, origins="AAB"),
     ),
     "operators": World(operators=0.03, fuses=0.02),
+    "deletions": World(
+        hosts=3, operators=0.03, seeks_by_operators=0.0, deleted_at_once=0.7, rebalances=0.15, lost_disks=0.02
+    ),
     "seeks": World(seeks=0.06, crashes=0.0, poison=0.0, in_time=1.0),
     "truncation": World(truncations=0.015, poison=0.0),
     "restored": World(backups=0.05, fuses=0.02),
