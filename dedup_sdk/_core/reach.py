@@ -65,12 +65,14 @@ def plan_start(
     complete: bool = False,
     new: bool = False,
     vouched: bool = False,
+    same_rule: bool = True,
 ) -> StartPlan:
     """Plan the start of a partition whose group has committed ``committed``, processed without a gap since ``low``.
 
     ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all, in a store
     neither (then ``committed`` is where it starts, and equals ``low``). ``vouched``: the text beside the commit is
-    valid; else the era begins at ``committed``.
+    valid; else the era begins at ``committed``. ``same_rule``: the store was lived by the rule of now; what another one
+    hid, or a unit that ended otherwise, was not handled by this one, and its history vouches for nothing.
 
     Whatever happened in between, this group has completed in this log what the store has below the next era. So marks
     outlive their era where all of them lie below it; where one lies above, which could hide a record that is to be
@@ -82,7 +84,7 @@ def plan_start(
         return replace(plan, progress=replace(plan.progress, committed=None))
     if stored is None:
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
-    if not vouched and stored.begun and low == committed <= stored.high:
+    if not vouched and same_rule and stored.begun and low == committed <= stored.high:
         low, complete = stored.low, stored.is_complete
     if era != stored.era:
         is_rewound = stored.completed_end > (low if vouched else committed)

@@ -34,6 +34,9 @@ class Handlers(Protocol):
         (monotonic seconds; None: not at all).
         """
 
+    def withdraw(self, partitions: Collection[Coordinates]) -> set[int]:
+        """Drop the messages of partitions whose handlers were never called; return their offsets. With the lock."""
+
     def lose(self, partitions: Collection[Coordinates] | None) -> None:
         """Drop all messages of partitions (None: of all) without applying outcomes; with the lock.
 
@@ -473,7 +476,8 @@ class AssignmentApi:
                 return
             self._finish(self._delivery.finish_up_to, *coordinates, offset - 1)
         offset = self._before_open_units(*coordinates, offset)
-        delivered_to = self._delivery.delivered_to(*coordinates)
+        waiting = set() if self._handlers is None else self._handlers.withdraw({coordinates})
+        delivered_to = self._delivery.delivered_to(*coordinates, waiting)
         self.forget({coordinates})
         # Behind it: handlers that have ended by now are completed.
         before = self._session.commits.before_move(self._session.assigned[coordinates])

@@ -633,10 +633,10 @@ class Delivery:
         aside = [m.offset() for m in self._aside.get((topic, partition), ())]
         return min([*individual, *aside] if ready is None else [ready, *individual, *aside], default=None)
 
-    def delivered_to(self, topic: str, partition: int) -> int | None:
+    def delivered_to(self, topic: str, partition: int, withdrawn: Collection[int]) -> int | None:
         """Return the offset after the last message of a partition that the application got; None before it delivers.
 
-        A released message, which waits to come again, lies before it.
+        A released message, which waits to come again, lies before it. ``withdrawn``: messages that no handler got.
         """
         opened = self.partition_of(topic, partition)
         if opened is None:
@@ -644,6 +644,7 @@ class Delivery:
         first = self._first_ready(topic, partition)
         others = [*self.individual, *self._aside.get((topic, partition), ())]
         waiting = {m.offset() for m in others if m.error() is None and _coordinates(m) == (topic, partition)}
+        waiting.update(withdrawn)
         place = opened.flight.position if first is None else first
         return opened.flight.delivered_until(place, waiting) if waiting else place
 

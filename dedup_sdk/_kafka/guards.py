@@ -131,13 +131,18 @@ class ClientLock:
         self.__init__(self._interrupted)  # type: ignore[misc]
         self.closed = True
 
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread has the lock: an observer, or a signal's handler, calls in the middle of a step."""
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 (what `Condition` asks, too)
+
     def run_if_free(self, step: Callable[[], None]) -> None:
         """Do a step with the lock, after `catch_up`, unless a thread has the lock: then do nothing.
 
         That thread may be this one: a signal's handler looks in the middle of a step, which must find its state as it
         left it.
         """
-        if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 (what `Condition` asks, too)
+        if self.is_mine:
             return
         taken: list[bool] = []
         try:

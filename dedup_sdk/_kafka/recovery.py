@@ -301,7 +301,9 @@ def recover(
     if start.metadata is not None and partition.flight.high == start.offset:
         partition.flight.learn_epoch(start.metadata.epoch)
     note, seconds = ", ".join(recovery.notes), time.monotonic() - began
-    complete = plan.progress.is_complete if start.metadata is None else start.metadata.complete
+    # A store that jumped has marks from before the history that the next commit vouches for.
+    own = plan.progress.is_complete and plan.beginning != "jumped"
+    complete = own if start.metadata is None else start.metadata.complete
     assigned.be_ready(partition, complete=complete, completed_above=done, note=note, seconds=seconds)
     if recovery.start_reported:
         engine.inform(recovery.event("recovery-ended", f"{note}, {seconds:.2f} s"))
@@ -538,11 +540,11 @@ def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recov
         return
     if void is Void.NO_TEXT and chosen.history is None:
         logger.warning(
-            "%s[%d]: the group has committed %d without this package: no earlier message counts as handled, and a copy "
-            "of one is delivered. If your group has handled all of them, stop it and run dedup adopt, or set "
-            'Recovery(history="assume-processed") before its first start: copies are hidden then, and the copy of a '
-            'message that was not handled is lost. Set Recovery(history="none") to leave it as it is, without this '
-            "line",
+            "%s[%d]: the group has committed %d without this package: of the earlier messages only those that this "
+            "disk knows count as handled, and copies of the others are delivered. If your group has handled all of "
+            'them, stop it and run dedup adopt, or set Recovery(history="assume-processed") before its first start: '
+            "copies are hidden then, and the copy of a message that was not handled is lost. Set "
+            'Recovery(history="none") to leave it as it is, without this line',
             assigned.topic, assigned.partition, start.offset,
         )  # fmt: skip
         return
@@ -619,6 +621,8 @@ def start_plan(partition: Partition, start: Start, client: Client, chosen: Recov
         complete=complete,
         new=start.new,
         vouched=start.metadata is not None,
+        # A store of units serves another window, too, by which units end otherwise.
+        same_rule=start.void is not Void.OTHER_RULE and partition.terms.gates is None,
     )
     if stored is not None and plan.beginning == "resumed" and start.offset < (stored.committed or 0):
         logger.warning(

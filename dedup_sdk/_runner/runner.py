@@ -287,6 +287,10 @@ class Runner:
             self._session.wait(POLL_S)
         self._abandon(revoked)
 
+    def withdraw(self, partitions: Collection[Coordinates]) -> set[int]:
+        """Drop the tasks of partitions whose handlers were never called; return their offsets; with the lock held."""
+        return {task.offset for task in self._tasks.withdraw(partitions) if not task.attempts}
+
     def lose(self, partitions: Collection[Coordinates] | None) -> None:
         """Abandon the tasks of lost partitions (None: of all) without a write; call with the lock held."""
         self._tasks.withdraw(partitions)

@@ -87,14 +87,17 @@ def test_a_commit_that_comes_late_is_no_rewind(world: World, caplog: pytest.LogC
     assert world.committed().offset == 5
 
 
-@pytest.mark.parametrize("disk", ["one", "two"])
-def test_a_rewound_group_sees_it_again(world: World, disk: str) -> None:
-    """A tool sets the offset back: completed messages come again, on any machine, and duplicates stay hidden."""
+@pytest.mark.parametrize(("disk", "again", "low"), [("one", ["b", "c"], 0), ("two", ["b", "a", "c"], 1)])
+def test_a_rewound_group_sees_it_again(world: World, disk: str, again: list[str], low: int) -> None:
+    """A tool sets the offset back: what is completed from there on comes again, on any machine.
+
+    The store of the first disk knows the record below, of which one is a duplicate; another disk has to deliver that.
+    """
     world.send("a", "b", "a", "c")
     world.handle(3)
     world.commit_plainly(1)
 
-    assert world.rest(disk) == ["b", "a", "c"]
+    assert world.rest(disk) == again
     metadata = world.metadata()
     assert metadata is not None
-    assert metadata.low == 1
+    assert metadata.low == low
