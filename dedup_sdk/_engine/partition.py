@@ -480,11 +480,11 @@ class Partition:
         rows = rows[: same.index(False) if False in same else len(same)]
         if not rows:
             return 0, []
-        if len(rows) == chunk.states.count(OFFERED):
-            return len(rows), self.complete_chunk(chunk)
         self._own_counters.completed += len(rows)
+        # Of the chunk only these: hidden records behind them are nobody's work.
         self._note_handled(chunk.offsets[rows[0]], chunk.offsets[rows[-1]])
-        return len(rows), self._settled(self.state.complete(chunk, rows))
+        is_whole = len(rows) == chunk.states.count(OFFERED)
+        return len(rows), self._settled(self.memory.complete(chunk, None if is_whole else rows))
 
     def complete(
         self,

@@ -80,7 +80,8 @@ def test_every_source_gives_what_the_group_remembers(
         said: list[str] = []
         given = [*life.given, *life.source(source), "--output", str(output), "--overwrite", *more]
         report = backfill(parse_options(given, print), on_spark(lambda: spark), say=said.append)
-        assert not any(line.startswith("warning: ") for line in said), source
+        # A life may end in the middle of a unit, or have a malformed one.
+        assert [line for line in said if line.startswith("warning: ") and " unit " not in line] == [], source
         if source == KAFKA:
             apart = tmp_path / "in process"
             given = [*life.given, *life.source(source), "--output", str(apart), "--overwrite", *more]
