@@ -22,7 +22,12 @@ def lines_at_start(
 ) -> list[str]:
     """The log lines when a store of offsets 0 to 9 meets a group that has committed ``committed``."""
     progress = Progress(low=0, high=10, committed=known)
-    held = SimpleNamespace(topic="orders", partition=3, loaded=SimpleNamespace(progress=progress))
+    held = SimpleNamespace(
+        topic="orders",
+        partition=3,
+        loaded=SimpleNamespace(progress=progress),
+        terms=SimpleNamespace(gates=None),
+    )
     start = Start(offset=committed, metadata=CommitMetadata(low=0), reopened=reopened)
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="dedup_sdk"):
