@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import compress, repeat
 from operator import is_not
 from threading import RLock, get_ident, main_thread
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -400,7 +400,7 @@ class FetchLoop:
             self.reopen()
 
     def catch_up_if_free(self) -> None:
-        """Judge the early messages, if there are any, unless another thread has the lock: then it counts them."""
+        """Judge the early messages, if there are any, unless a thread has the lock: then it counts them."""
         if self._early.messages and not self._lock.closed:
             self._lock.run_if_free(self._judge_early)
 
@@ -798,6 +798,18 @@ class FetchLoop:
                 self._assignment.hold_back(hold=False)
 
 
+class Waits(Protocol):
+    """Tells whether a message can come at all."""
+
+    @property
+    def recovering(self) -> bool:
+        """Whether a partition recovers."""
+
+    @property
+    def has_assignment(self) -> bool:
+        """Whether the group has assigned anything."""
+
+
 class IdleClock:
     """Counts how long a loop has had no message; the limit is ``limit_s`` seconds (None: no limit).
 
@@ -805,9 +817,9 @@ class IdleClock:
     recover. A group that assigns nothing for `JOINING_S` counts as silent, so that a loop ends if no broker answers.
     """
 
-    def __init__(self, session: Session, limit_s: float | None) -> None:
-        self._session = session
-        self._limit_s = limit_s
+    def __init__(self, waits: Waits, limit_s: float | None) -> None:
+        self.limit_s = limit_s
+        self._waits = waits
         self._began_s = self._heard_s = time.monotonic()
 
     def heard(self) -> None:
@@ -817,10 +829,10 @@ class IdleClock:
     @property
     def is_up(self) -> bool:
         """Whether the limit is reached; ask after every call that brought no message."""
-        if self._limit_s is None:
+        if self.limit_s is None:
             return False
         now_s = time.monotonic()
-        session = self._session
-        if session.recovering or (not session.has_assignment and now_s < self._began_s + JOINING_S):
+        waits = self._waits
+        if waits.recovering or (not waits.has_assignment and now_s < self._began_s + JOINING_S):
             self._heard_s = now_s
-        return now_s > self._heard_s + self._limit_s
+        return now_s > self._heard_s + self.limit_s

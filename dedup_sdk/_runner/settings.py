@@ -130,6 +130,23 @@ def calls_at_most(on_error: OnError, attempts: int | None) -> int | None:
     return 1
 
 
+def check_dead_letters(topic: str | None, on_error: OnError) -> None:
+    """Raise `ConfigurationError` for a dead-letter topic that is none, or that ``on_error`` makes no use of."""
+    if topic is None:
+        return
+    text("dead_letters", topic)
+    if not is_topic(topic):
+        raise ConfigurationError(
+            f"dead_letters={shown(topic)} is not a topic's name; give 1 to 249 letters, digits, dots, hyphens and "
+            "underscores, or leave it out for the default"
+        )
+    if on_error != "dead-letter":
+        raise ConfigurationError(
+            f"dead_letters={shown(topic)} is not used with on_error={shown(on_error)}; choose on_error='dead-letter', "
+            "or leave it out"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The settings of a run; raises `ConfigurationError` with a one-line message."""
@@ -145,7 +162,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         choice("on_error", self.on_error, ("raise", "retry", "dead-letter"))
-        self._check_dead_letters()
+        check_dead_letters(self.dead_letters, self.on_error)
         choice("order", self.order, ("key", "none"))
         whole(
             "workers",
@@ -174,21 +191,6 @@ class RunSettings:
             raise ConfigurationError(
                 f"handler={shown(self.handler)} cannot be called with one message, as its arguments are {unfit}; give "
                 "a function of a message"
-            )
-
-    def _check_dead_letters(self) -> None:
-        if self.dead_letters is None:
-            return
-        text("dead_letters", self.dead_letters)
-        if not is_topic(self.dead_letters):
-            raise ConfigurationError(
-                f"dead_letters={shown(self.dead_letters)} is not a topic's name; give 1 to 249 letters, digits, dots, "
-                "hyphens and underscores, or leave it out for the default"
-            )
-        if self.on_error != "dead-letter":
-            raise ConfigurationError(
-                f"dead_letters={shown(self.dead_letters)} is not used with on_error={shown(self.on_error)}; "
-                "choose on_error='dead-letter', or leave it out"
             )
 
     def is_final(self, error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from confluent_kafka import Message, TopicPartition
 from dedup_sdk._checks import whole
 from dedup_sdk._kafka.consumer import Completion, DedupConsumer, Mode
 from dedup_sdk._kafka.fields import note_message
-from dedup_sdk._kafka.loop import Durability
+from dedup_sdk._kafka.loop import Durability, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
 from dedup_sdk._kafka.session import WAITING_SHARE
 from dedup_sdk._kafka.settings import client_settings
@@ -31,7 +31,7 @@ from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._strategy import Strategy
 from dedup_sdk.aio._buffer import Coordinates, End, EndsBy, MessageBuffer, coordinates_of
 from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner, runs_on_loop
-from dedup_sdk.aio._taker import IdleClock, Iteration, Taker
+from dedup_sdk.aio._taker import Iteration, Taker
 from dedup_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -249,18 +249,13 @@ class AsyncDedupConsumer:
         from dedup_sdk._runner.settings import Retries, calls_at_most
         from dedup_sdk.aio._run import AsyncRunner, AsyncRunSettings, DeadLetters
 
-        if dead_letters is not None and on_error != "dead-letter":
-            raise ConfigurationError(
-                f"dead_letters={shown(dead_letters)} is not used with on_error={shown(on_error)}; choose "
-                "on_error='dead-letter', or leave it out"
-            )
         topic = dead_letters or f"{self._settings.group}.dead-letters"
         settings = AsyncRunSettings(
             handler=handler,
             concurrency=concurrency,
             order=order,
             on_error=on_error,
-            dead_letters=topic if on_error == "dead-letter" else None,
+            dead_letters=topic if on_error == "dead-letter" else dead_letters,
             retries=Retries(
                 attempts=calls_at_most(on_error, attempts),
                 on=retry_on,

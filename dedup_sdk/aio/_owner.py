@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.consumer import DedupConsumer
-from dedup_sdk._observe import Counters, PartitionStatus
+from dedup_sdk._observe import Counters
 from dedup_sdk._record import Verdict
 from dedup_sdk.aio._buffer import Coordinates, End, Failure, MessageBuffer
 
@@ -135,9 +135,15 @@ class Owner:
         """Return the verdict of a message; on the thread."""
         return self._consumer.verdict(message)
 
-    def statuses(self) -> list[PartitionStatus]:
-        """Return the statuses of the partitions; from any thread, without waiting."""
-        return self._consumer.partition_statuses
+    @property
+    def recovering(self) -> bool:
+        """Whether a partition recovers; from any thread, without waiting."""
+        return any(status.state == "recovering" for status in self._consumer.partition_statuses)
+
+    @property
+    def has_assignment(self) -> bool:
+        """Whether partitions are assigned; from any thread, without waiting."""
+        return bool(self._consumer.partition_statuses)
 
     def serve_by(self, serve: Callable[[], None] | None) -> None:
         """Have the thread call a function at each turn, e.g. to serve another client; None: no more."""

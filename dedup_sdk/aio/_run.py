@@ -12,15 +12,16 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from dedup_sdk._checks import choice, text, unfit_arguments, whole
+from dedup_sdk._checks import choice, unfit_arguments, whole
 from dedup_sdk._kafka.fields import MessageFields, note_message
+from dedup_sdk._kafka.loop import IdleClock
 from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._masking import shown
 from dedup_sdk._runner.dead_letters import DeadLetter, DeadLetterProducer
-from dedup_sdk._runner.settings import Retries, is_topic
+from dedup_sdk._runner.settings import OnError, Retries, check_dead_letters
 from dedup_sdk.aio._buffer import End, EndsBy, coordinates_of
 from dedup_sdk.aio._owner import MOST_QUEUED, Owner, runs_on_loop
-from dedup_sdk.aio._taker import IdleClock, Taker
+from dedup_sdk.aio._taker import Taker, look_s
 from dedup_sdk.errors import ConfigurationError, DeadLetterError
 from dedup_sdk.ids import IdSpec
 
@@ -28,7 +29,6 @@ logger = logging.getLogger("dedup_sdk")
 
 AsyncHandler = Callable[[Message], Awaitable[object]]
 Order = Literal["key", "partition"] | None
-OnError = Literal["raise", "retry", "dead-letter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +50,7 @@ class AsyncRunSettings:
         whole(
             "concurrency", self.concurrency, advice="give the most handlers that may run at a time, e.g. 100"
         )
-        if self.dead_letters is not None:
-            text("dead_letters", self.dead_letters)
-            if not is_topic(self.dead_letters):
-                raise ConfigurationError(
-                    f"dead_letters={shown(self.dead_letters)} is not a topic's name; give 1 to 249 letters, digits, "
-                    "dots, hyphens and underscores, or leave it out for the default"
-                )
+        check_dead_letters(self.dead_letters, self.on_error)
         _check_handler(self.handler)
 
 
@@ -137,7 +131,7 @@ class AsyncRunner:
             if self._is_full:
                 await self._taker.wait()
                 continue
-            taken = await self._taker.take(room, self._idle.look_s, ends=EndsBy.CALL)
+            taken = await self._taker.take(room, look_s(self._idle), ends=EndsBy.CALL)
             for message in self._taker.without_events(taken):
                 self._accept(message)
             self._fill()

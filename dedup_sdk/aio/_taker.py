@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.client_errors import handle_error
-from dedup_sdk._kafka.loop import JOINING_S
+from dedup_sdk._kafka.loop import IdleClock
 from dedup_sdk.aio._buffer import End, EndsBy, MessageBuffer
 from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner
 
@@ -20,7 +20,6 @@ REFILL_AT: Final = MOST_QUEUED // 2
 _MOST_AT_ONCE: Final = 100
 """So many messages are returned without a wait before other tasks have their turn."""
 _LOOK_S: Final = 0.2
-"""Seconds that an iteration or a run with ``idle_timeout`` waits before it looks at the clock."""
 _TWO_TASKS: Final = (
     "another task asks this consumer for messages, and is not over: one task asks, and may hand its messages to others "
     "(iterate over explicit(), and complete each by once()); or use run()"
@@ -201,7 +200,7 @@ class Iteration(AsyncIterator[Message]):
         self._in_body = False
         idle.heard()
         while not taker.is_stopped:
-            taken = await taker.take(1, idle.look_s, ends=self._ends, iterates=True)
+            taken = await taker.take(1, look_s(idle), ends=self._ends, iterates=True)
             if not taken and idle.is_up:
                 break
             if messages := taker.without_events(taken):
@@ -219,34 +218,9 @@ class Iteration(AsyncIterator[Message]):
             self._taker.buffer.end_last(End.RELEASED)
 
 
-class IdleClock:
-    """Counts how long an iteration or a run has had no message; the limit is ``limit_s`` seconds (None: no limit).
-
-    Only time in which a message could have come counts: not before the first assignment, and not while partitions
-    recover.
-    """
-
-    def __init__(self, owner: Owner, limit_s: float | None) -> None:
-        self._owner, self._limit_s = owner, limit_s
-        self._began_s = self._heard_s = time.monotonic()
-        self.look_s = inf if limit_s is None else _LOOK_S
-        """Seconds to wait for a message before `is_up` is asked."""
-
-    def heard(self) -> None:
-        """Start again: a message came, or is being handled."""
-        self._heard_s = time.monotonic()
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the limit is reached; ask after every call that brought no message."""
-        if self._limit_s is None:
-            return False
-        statuses = self._owner.statuses()
-        now_s = time.monotonic()
-        joins = not statuses and now_s < self._began_s + JOINING_S
-        if joins or any(status.state == "recovering" for status in statuses):
-            self._heard_s = now_s
-        return now_s > self._heard_s + self._limit_s
+def look_s(idle: IdleClock) -> float:
+    """Return the seconds that an iteration or a run waits for a message before it looks at the clock."""
+    return inf if idle.limit_s is None else _LOOK_S
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

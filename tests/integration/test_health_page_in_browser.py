@@ -17,7 +17,6 @@ from confluent_kafka import Producer, TopicPartition
 from dedup_adapters.health import HealthServer, serve
 from dedup_sdk import MemoryStore
 from dedup_sdk.testing import MockKafka
-from tests.support.browser import Browser, NoBrowserError, browser
 from tests.support.consuming import make_consumer, poll_some, wait_for
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk import DedupConsumer
+    from tests.support.browser import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -59,16 +59,6 @@ return [...document.querySelectorAll("th, td:nth-child(n+3), .tile b")].filter(e
 """
 READABLE = 4.5
 """The least contrast of text that is not large, by the guidelines for accessibility (WCAG 2, AA)."""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser for this file."""
-    try:
-        with browser() as found:
-            yield found
-    except NoBrowserError as error:
-        pytest.skip(str(error))
 
 
 def send(kafka: MockKafka) -> None:

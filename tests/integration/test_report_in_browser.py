@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 from spark_backfill.report_page.page import write_page
-from tests.support.browser import Browser, NoBrowserError, browser
 from tests.support.sample_report import sample_document, sample_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.browser import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -53,16 +53,6 @@ SMALLEST_TEXT = """
 return Math.min(...[...document.querySelectorAll("svg text")].map(text =>
   parseFloat(getComputedStyle(text).fontSize) * text.ownerSVGElement.getScreenCTM().a));
 """
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser for this file."""
-    try:
-        with browser() as started:
-            yield started
-    except NoBrowserError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

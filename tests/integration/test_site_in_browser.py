@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.browser import Browser, NoBrowserError, browser
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.browser import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -41,16 +41,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, timeout=300)
     return folder
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser for this file."""
-    try:
-        with browser() as found:
-            yield found
-    except NoBrowserError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("page", ["index.html", "api/consumer.html"])

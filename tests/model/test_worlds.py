@@ -29,6 +29,7 @@ from dedup_sdk._store.rocks import RocksStore
 from tests.model.worlds.client import ModelClient
 from tests.model.worlds.life import Life
 from tests.model.worlds.world import WORLDS
+from tests.support.set_back_member import resumption_in_the_old_era
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -124,15 +125,7 @@ def skip_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_in_the_old_era(patch: pytest.MonkeyPatch) -> None:
     """A store that goes on without a commit vouches for what other hosts completed before the group was set back."""
-    resume = recovery._resume_without_commit
-
-    def keep(assigned: Any, start: Any, partition: Any, loaded: Any) -> Any:
-        resumed = resume(assigned, start, partition, loaded)
-        partition.begin_with(loaded)
-        assert resumed.metadata is not None
-        return replace(resumed, metadata=replace(resumed.metadata, era=loaded.progress.era))
-
-    patch.setattr(recovery, "_resume_without_commit", keep)
+    patch.setattr(recovery, "_resume_without_commit", resumption_in_the_old_era())
 
 
 def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:

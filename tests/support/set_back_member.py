@@ -28,6 +28,8 @@ from dedup_sdk._kafka import recovery
 from tests.chaos.alarms import Alarms, OverdueError, RefusedError, Rung
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluent_kafka import Message
 
 _SILENT_S = 1.0
@@ -79,7 +81,8 @@ def _compare_with_the_store() -> None:
     vars(recovery)["plan_start"] = compare
 
 
-def _go_on_in_the_old_era() -> None:
+def resumption_in_the_old_era() -> Callable[..., Any]:
+    """Return a broken `_resume_without_commit`: it vouches for what other hosts completed before a set-back."""
     resume = recovery._resume_without_commit
 
     def keep(assigned: Any, start: Any, partition: Any, loaded: Any) -> Any:
@@ -88,7 +91,11 @@ def _go_on_in_the_old_era() -> None:
         assert resumed.metadata is not None
         return replace(resumed, metadata=replace(resumed.metadata, era=loaded.progress.era))
 
-    vars(recovery)["_resume_without_commit"] = keep
+    return keep
+
+
+def _go_on_in_the_old_era() -> None:
+    vars(recovery)["_resume_without_commit"] = resumption_in_the_old_era()
 
 
 class Member:
