@@ -103,23 +103,33 @@ class MessageBuffer:
 
     @contextmanager
     def dropped(self, gone: Collection[Coordinates]) -> Iterator[None]:
-        """Drop the queued messages of partitions that go, or are read from another offset on; if that fails, undo it.
+        """Drop the queued messages of partitions that go; if the block fails, undo that.
 
         While the block runs the application takes none of them.
         """
         with self._lock:
-            back = self._take_back(lambda message: coordinates_of(message) in gone)
+            back = self._take_out(gone)
             aside = {at: self._aside.pop(at) for at in gone if at in self._aside}
-            taken = {at: self._taken.pop(at) for at in gone if at in self._taken}
-            self._returning = {place for place in self._returning if place[:2] not in gone}
         try:
             yield
         except BaseException:
             with self._lock:
                 self._queued.extendleft(reversed(back))
                 self._aside.update(aside)
-                self._taken.update(taken)
             raise
+        self.forget(gone)
+
+    def take_back(self, partition: Coordinates) -> list[Message]:
+        """Take the queued messages of a partition out, so that the consumer can have them back."""
+        with self._lock:
+            return self._aside.pop(partition, []) + self._take_out({partition})
+
+    def forget(self, gone: Collection[Coordinates]) -> None:
+        """Forget how far the application took these partitions, and which messages of them it released."""
+        with self._lock:
+            for at in gone:
+                self._taken.pop(at, None)
+            self._returning = {place for place in self._returning if place[:2] not in gone}
 
     def prune(self, is_held: Callable[[Message], bool]) -> list[Message]:
         """Drop the queued messages that the consumer does not hold any more; return those that are out and not held.
@@ -131,23 +141,23 @@ class MessageBuffer:
         if oldest is None or is_held(oldest):
             return []
         with self._lock:
-            self._take_back(lambda message: not is_held(message))
+            self._queued = deque(each for each in self._queued if not _is_message(each) or is_held(each))
             return [message for message in self._out.values() if not is_held(message)]
 
     def set_aside(self, paused: Collection[Coordinates]) -> None:
         """Have the application take no message of these partitions until `bring_back`."""
         with self._lock:
-            for message in self._take_back(lambda message: coordinates_of(message) in paused):
+            for message in self._take_out(paused):
                 self._aside.setdefault(coordinates_of(message), []).append(message)
 
-    def bring_back(self, resumed: Collection[Coordinates]) -> None:
-        """Queue the messages of partitions that were set aside, before all others."""
+    def bring_back(self, resumed: Collection[Coordinates], is_held: Callable[[Message], bool]) -> None:
+        """Queue the messages of partitions that were set aside, before all others: those that the consumer holds."""
         with self._lock:
-            back = [message for coordinates in resumed for message in self._aside.pop(coordinates, [])]
+            back = [message for at in resumed for message in self._aside.pop(at, []) if is_held(message)]
             self._queued.extendleft(reversed(back))
 
-    def _take_back(self, chosen: Callable[[Message], bool]) -> list[Message]:
-        found = [item for item in self._queued if _is_message(item) and chosen(item)]
+    def _take_out(self, partitions: Collection[Coordinates]) -> list[Message]:
+        found = [item for item in self._queued if _is_message(item) and coordinates_of(item) in partitions]
         if found:
             away = set(map(id, found))
             self._queued = deque(item for item in self._queued if id(item) not in away)

@@ -420,21 +420,29 @@ class AsyncDedupConsumer:
 
     async def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message that you got, or that was hidden."""
+        return await self._call(self._positions, partitions)
 
-        def positions() -> list[TopicPartition]:
-            return self._up_to_queued(self._consumer.position(partitions))
-
-        return await self._call(positions)
+    def _positions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        return self._up_to_queued(self._consumer.position(partitions))
 
     async def seek(self, partition: TopicPartition) -> None:
         """Read a partition from another offset on; see `DedupConsumer.seek`. Messages that wait here are dropped."""
         if not isinstance(partition, TopicPartition):
             raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
         self._complete_last(None, [partition])
+        at = partition.topic, partition.partition
 
         def seek() -> None:
-            with self._buffer.dropped(_coordinates([partition])):
-                self._consumer.seek(partition)
+            if partition.offset >= 0 and partition.offset == self._positions([partition])[0].offset:
+                # No move: what waits here stays.
+                return
+            # The consumer counts what waits here as delivered. It has them back first, so that what is a move for the
+            # application is one for the consumer.
+            for message in self._buffer.take_back(at):
+                if self._consumer.holds(message):
+                    self._consumer.release(message)
+            self._consumer.seek(partition)
+            self._buffer.forget({at})
 
         await self._call(seek)
 
@@ -525,7 +533,7 @@ class AsyncDedupConsumer:
 
         def resume() -> None:
             self._consumer.resume(partitions)
-            self._buffer.bring_back(_coordinates(partitions))
+            self._buffer.bring_back(_coordinates(partitions), self._owner.holds)
 
         await self._call(resume)
         self._taker.notify()

@@ -131,6 +131,10 @@ class Owner:
         """The totals of the consumer."""
         return self._consumer.counters
 
+    def holds(self, message: Message) -> bool:
+        """Whether the application may still have a message; on the thread."""
+        return not self._prunes or self._consumer.holds(message)
+
     def verdict(self, message: Message) -> Verdict | None:
         """Return the verdict of a message; on the thread."""
         return self._consumer.verdict(message)
@@ -262,7 +266,7 @@ class Owner:
 
     def _prune(self) -> None:
         """After an error the consumer opens its partitions again: what it delivered before comes once more."""
-        if self._prunes and (gone := self._buffer.prune(self._consumer.holds)):
+        if gone := self._buffer.prune(self.holds):
             self._buffer.give_up(gone)
             self._tell_withdrawn(gone)
 

@@ -143,6 +143,44 @@ def test_calls_return_what_the_synchronous_ones_do(run: Any, consumer_of: Open, 
     run(main())
 
 
+def test_a_seek_to_the_position_is_no_move(run: Any, consumer_of: Open, send: Send) -> None:
+    """Messages that wait stay, though a released one comes before them: for the consumer they are in flight."""
+    send(*"abcdef")
+
+    async def main() -> None:
+        async with consumer_of() as consumer:
+            await consumer.subscribe(["orders"])
+            first = await consumer.poll()
+            assert first is not None
+            while consumer.counters.delivered < 6:
+                await asyncio.sleep(0.01)
+            # In one turn of the thread: a released message that is queued again is no special case.
+            await asyncio.gather(consumer.release(first), consumer.seek(TopicPartition("orders", 0, 0)))
+            assert sorted(values(await consumer.consume(6, 5))) == list("abcdef")
+
+    run(main())
+
+
+def test_a_seek_forward_skips_what_waits(run: Any, consumer_of: Open, send: Send) -> None:
+    """The consumer has delivered up to there, the application has not: what lies between is done without."""
+    send(*"abcdef")
+
+    async def main() -> None:
+        async with consumer_of() as consumer:
+            await consumer.subscribe(["orders"])
+            assert values([await consumer.poll()]) == ["a"]
+            while consumer.counters.delivered < 6:
+                await asyncio.sleep(0.01)
+            await consumer.seek(TopicPartition("orders", 0, 6))
+            send("g")
+            assert values([await consumer.poll()]) == ["g"]
+            await consumer.commit(asynchronous=False)
+            (committed,) = await consumer.committed([TopicPartition("orders", 0)])
+            assert committed.offset == 7
+
+    run(main())
+
+
 def test_partitions_by_hand(run: Any, consumer_of: Open, send: Send) -> None:
     """What waits of a partition that stays is not dropped with that of another one."""
     send("a", "b", topic="pairs")
