@@ -16,8 +16,7 @@ buffer's lock: a message is never between two of these places, whoever looks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from threading import Lock
 from typing import Any, NamedTuple
@@ -96,33 +95,11 @@ class MessageBuffer:
         self._returning.discard(place)
         return returns
 
-    def drop(self, gone: Collection[Coordinates]) -> None:
-        """Drop the queued messages of partitions that go."""
-        with self.dropped(gone):
-            pass
-
-    @contextmanager
-    def dropped(self, gone: Collection[Coordinates]) -> Iterator[None]:
-        """Drop the queued messages of partitions that go; if the block fails, undo that.
-
-        While the block runs the application takes none of them.
-        """
+    def take_back(self, gone: Collection[Coordinates]) -> list[Message]:
+        """Take the queued messages of partitions out that go, or are read from another offset on."""
         with self._lock:
-            back = self._take_out(gone)
-            aside = {at: self._aside.pop(at) for at in gone if at in self._aside}
-        try:
-            yield
-        except BaseException:
-            with self._lock:
-                self._queued.extendleft(reversed(back))
-                self._aside.update(aside)
-            raise
-        self.forget(gone)
-
-    def take_back(self, partition: Coordinates) -> list[Message]:
-        """Take the queued messages of a partition out, so that the consumer can have them back."""
-        with self._lock:
-            return self._aside.pop(partition, []) + self._take_out({partition})
+            aside = [message for at in gone for message in self._aside.pop(at, [])]
+            return aside + self._take_out(gone)
 
     def forget(self, gone: Collection[Coordinates]) -> None:
         """Forget how far the application took these partitions, and which messages of them it released."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from math import inf
 from pathlib import Path
@@ -25,6 +25,7 @@ from dedup_sdk._kafka.recovery import Recovery
 from dedup_sdk._kafka.session import WAITING_SHARE
 from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk._masking import error_shown, shown
+from dedup_sdk._metrics import Metrics
 from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
@@ -430,19 +431,12 @@ class AsyncDedupConsumer:
         if not isinstance(partition, TopicPartition):
             raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
         self._complete_last(None, [partition])
-        at = partition.topic, partition.partition
 
         def seek() -> None:
             if partition.offset >= 0 and partition.offset == self._positions([partition])[0].offset:
                 # No move: what waits here stays.
                 return
-            # The consumer counts what waits here as delivered. It has them back first, so that what is a move for the
-            # application is one for the consumer.
-            for message in self._buffer.take_back(at):
-                if self._consumer.holds(message):
-                    self._consumer.release(message)
-            self._consumer.seek(partition)
-            self._buffer.forget({at})
+            self._move({(partition.topic, partition.partition)}, lambda: self._consumer.seek(partition))
 
         await self._call(seek)
 
@@ -514,10 +508,21 @@ class AsyncDedupConsumer:
                 change()
                 return
             going = self._consumer.assignment() if partitions is None else partitions
-            with self._buffer.dropped(_coordinates(going)):
-                change()
+            self._move(_coordinates(going), change)
 
         await self._call(work)
+
+    def _move(self, partitions: Collection[Coordinates], change: Callable[[], object]) -> None:
+        """Let partitions go, or read them from another offset on; on the thread.
+
+        The consumer counts what waits here as delivered. It has that back first, so that both stand at one place, and
+        nothing is missing if the change fails.
+        """
+        for message in self._buffer.take_back(partitions):
+            if self._consumer.holds(message):
+                self._consumer.release(message)
+        change()
+        self._buffer.forget(partitions)
 
     async def pause(self, partitions: list[TopicPartition]) -> None:
         """Deliver nothing from these partitions until `resume`."""
@@ -553,6 +558,10 @@ class AsyncDedupConsumer:
     def partition_statuses(self) -> list[PartitionStatus]:
         """The state of each assigned partition, and the reasons why it waits; without waiting."""
         return self._consumer.partition_statuses
+
+    def metrics(self) -> Metrics:
+        """Return all counters, gauges and histograms of the registry at this moment; see `DedupConsumer.metrics`."""
+        return self._consumer.metrics()
 
     def health(self) -> Health:
         """Return whether the consumer works, with the reasons if it does not; without waiting.

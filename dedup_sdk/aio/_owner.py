@@ -331,7 +331,8 @@ class Owner:
     def leave(self, partitions: Collection[Coordinates], *, waits: bool) -> None:
         """Drop queued messages of partitions that go; ``waits``: give the application time to end those in hand."""
         buffer, until = self._buffer, time.monotonic() + (self._deadline_s if waits else 0.0)
-        buffer.drop(partitions)
+        buffer.take_back(partitions)
+        buffer.forget(partitions)
         left = buffer.out_of(partitions)
         self._tell_withdrawn(left)
         while (
