@@ -130,6 +130,11 @@ EVENTS: Final[dict[str, dict[str, str]]] = {
         "waiting for the running handlers failed": "handlers-not-ended",
     },
     "aio/_consumer.py": {"closing failed too": "async-close-failed"},
+    "aio/_observers.py": {
+        "%d events wait for coroutine observers": "observers-slow",
+        "%d events of coroutine observers": "observer-not-ended",
+        "an observer failed at %s": "observer-failed",
+    },
     "aio/_owner.py": {
         "closing failed, after a cancellation": "async-close-failed",
         "an AsyncDedupConsumer was left open": "async-left-open",

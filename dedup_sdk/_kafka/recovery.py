@@ -285,6 +285,11 @@ def recover(
         if cut is None:
             if start is not assigned.start:
                 assigned.begin_at(start)
+            if start.metadata is None and plan.progress.low < start.offset:
+                # If this attempt fails, the next one finds the store begun anew: the start keeps what it vouched for.
+                low, era, rule = plan.progress.low, plan.progress.era, partition.terms.rule
+                kept = CommitMetadata(low=low, log=assigned.log, rule=rule, era=era, complete=False)
+                assigned.learn(start, replace(start, metadata=kept))
             plan = yield from _from_store_or_snapshot(recovery, start, partition, plan)
             cut = yield from _replay_tail(recovery, start, partition, plan)
             if cut is None:

@@ -26,14 +26,14 @@ from dedup_sdk._kafka.session import WAITING_SHARE
 from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics
-from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus
+from dedup_sdk._observe import Counters, Health, PartitionStatus, VerdictEvent
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._strategy import Strategy
 from dedup_sdk.aio._buffer import Coordinates, End, EndsBy, MessageBuffer, coordinates_of
-from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner, runs_on_loop
+from dedup_sdk.aio._observers import LoopObservers
+from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner
 from dedup_sdk.aio._taker import Iteration, Taker
-from dedup_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dedup_sdk._runner.settings import Failures, OnError
@@ -47,6 +47,8 @@ logger = logging.getLogger("dedup_sdk")
 
 _DEFAULT_RECOVERY: Final = Recovery()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+AnyObserver = Callable[[VerdictEvent], object]
+"""A function, which is called on the consumer's thread, or a coroutine function, which is awaited on the event loop."""
 RebalanceCallback = Callable[[Any, list[TopicPartition]], object]
 """A function, which gets the `DedupConsumer`, or a coroutine function, which gets the `AsyncDedupConsumer`."""
 
@@ -65,8 +67,10 @@ class AsyncDedupConsumer:
         store: a folder for the key stores, or a `KeyStore`.
         completion: ``on-next-call``: asking for more messages (`poll`, `consume`, ``async for``) completes those that
             you got before; ``explicit``: only `complete` and `once` do.
-        durability: as for `DedupConsumer`, as are ``mode``, ``recovery``, ``shared``, ``observers`` (functions, called
-            on the consumer's thread), ``idle_timeout`` and ``revoke_deadline``.
+        durability: as for `DedupConsumer`, as are ``mode``, ``recovery``, ``shared``, ``idle_timeout`` and
+            ``revoke_deadline``.
+        observers: functions, called on the consumer's thread, or coroutine functions, awaited on the event loop one
+            event after the other. With 10,000 events waiting more are left out, and counted as ``observer_errors``.
 
     Raises the errors of `DedupConsumer`. Use it in ``async with``, in one event loop. One task at a time asks for
     messages; all other methods may be called by any task.
@@ -84,18 +88,13 @@ class AsyncDedupConsumer:
         mode: Mode = "dedup",
         recovery: Recovery = _DEFAULT_RECOVERY,
         shared: Shared | ClaimStore | None = None,
-        observers: Iterable[Observer] = (),
+        observers: Iterable[AnyObserver] = (),
         idle_timeout: float | None = None,
         revoke_deadline: float | None = None,
         **client_arguments: Any,
     ) -> None:
         settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
-        observers = list(observers)
-        for each in filter(runs_on_loop, observers):
-            raise ConfigurationError(
-                f"observers: {shown(each)} is async, and is called with every verdict on the consumer's thread: give a "
-                "plain function, which may call loop.call_soon_threadsafe()"
-            )
+        loop_observers = LoopObservers()
         # The application has not seen what the thread has fetched: only the messages that it took may be completed by
         # its next call.
         by_offsets = not settings.completes_on_next_call
@@ -108,7 +107,7 @@ class AsyncDedupConsumer:
             mode=mode,
             recovery=recovery,
             shared=shared,
-            observers=observers,
+            observers=loop_observers.of(observers),
             idle_timeout=idle_timeout,
             revoke_deadline=revoke_deadline,
             **client_arguments,
@@ -125,6 +124,8 @@ class AsyncDedupConsumer:
             prunes=mode != "observe",
             name=f"dedup-aio-{settings.group}",
         )
+        loop_observers.attach(self._owner)
+        self._observers = loop_observers
         ends = EndsBy.OFFSETS if by_offsets else EndsBy.NEXT
         self._taker = Taker(
             self._buffer,
@@ -585,6 +586,7 @@ class AsyncDedupConsumer:
         self._closed = True
         self._taker.close()
         await self._owner.end()
+        await self._observers.end(self._deadline_s)
 
     async def __aenter__(self) -> Self:
         self._begin()

@@ -417,6 +417,18 @@ LINES: Final[dict[str, list[Line]]] = {
             "`async with` ended with an error, and closing raised another one: see that one above.",
         ),
         Line(
+            "aio/_observers.py", "%d events wait for coroutine observers",
+            "The event loop does the observers' work later than events come. Let observers only note their events.",
+        ),
+        Line(
+            "aio/_observers.py", "%d events of coroutine observers",
+            "An observer did not end within half of `revoke_deadline` after the consumer was closed. Look what it awaits.",
+        ),
+        Line(
+            "aio/_observers.py", "an observer failed at %s",
+            "Your coroutine observer raised an error; it was ignored. Correct the observer.",
+        ),
+        Line(
             "aio/_owner.py", "closing failed, after a cancellation",
             "`close()` was cancelled, so that its own error follows here. Completed work may come again.",
         ),

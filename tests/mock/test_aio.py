@@ -16,7 +16,7 @@ import trio
 import uvloop
 from confluent_kafka import Producer, TopicPartition
 
-from dedup_sdk import MemoryStore
+from dedup_sdk import MemoryStore, PartitionEvent, VerdictEvent
 from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.errors import ConfigurationError
 from tests.mock.conftest import QUICK_CLIENT
@@ -62,6 +62,12 @@ def consumer_of(kafka: MockKafka, memory: MemoryStore) -> Open:
             yield consumer
 
     return opens
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 (what the thread counts sets no event)
+            await asyncio.sleep(0.01)
 
 
 def _offset(kafka: MockKafka, topic: str = "orders") -> int:
@@ -152,8 +158,7 @@ def test_a_seek_to_the_position_is_no_move(run: Any, consumer_of: Open, send: Se
             await consumer.subscribe(["orders"])
             first = await consumer.poll()
             assert first is not None
-            while consumer.counters.delivered < 6:
-                await asyncio.sleep(0.01)
+            await _until(lambda: consumer.counters.delivered == 6)
             # In one turn of the thread: a released message that is queued again is no special case.
             await asyncio.gather(consumer.release(first), consumer.seek(TopicPartition("orders", 0, 0)))
             assert sorted(values(await consumer.consume(6, 5))) == list("abcdef")
@@ -169,8 +174,7 @@ def test_a_seek_forward_skips_what_waits(run: Any, consumer_of: Open, send: Send
         async with consumer_of() as consumer:
             await consumer.subscribe(["orders"])
             assert values([await consumer.poll()]) == ["a"]
-            while consumer.counters.delivered < 6:
-                await asyncio.sleep(0.01)
+            await _until(lambda: consumer.counters.delivered == 6)
             await consumer.seek(TopicPartition("orders", 0, 6))
             send("g")
             assert values([await consumer.poll()]) == ["g"]
@@ -725,16 +729,118 @@ def test_unfit_settings_of_run_are_refused(consumer_of: Open, arguments: dict[st
     asyncio.run(main())
 
 
-def test_an_observer_is_a_plain_function(kafka: MockKafka, memory: MemoryStore) -> None:
-    """It is called with every verdict, on the thread."""
+# --- observers ---------------------------------------------------------------------------------------------------
 
-    async def observe(_: object) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="call_soon_threadsafe"):
-        AsyncDedupConsumer(
-            {"bootstrap.servers": kafka.bootstrap, "group.id": "g"},
-            dedup=lookup(), store=memory, observers=[observe],  # type: ignore[list-item]
-        )  # fmt: skip
+def test_observers_are_functions_or_coroutine_functions(run: Any, consumer_of: Open, send: Send) -> None:
+    """Coroutine functions get the events in order, on the loop, and all of them before the consumer is closed."""
+    send(*"abc")
+    send("b", "d")
+    on_loop, on_thread = list[tuple[int, str]](), list[int]()
+
+    async def observe(event: VerdictEvent) -> None:
+        await asyncio.sleep(0.01)
+        assert asyncio.get_running_loop()
+        on_loop.append((event.offset, event.verdict.kind.value))
+
+    async def main() -> None:
+        async with consumer_of(
+            "orders", observers=[observe, lambda event: on_thread.append(event.offset)]
+        ) as consumer:
+            assert values([await consumer.poll() for _ in range(4)]) == list("abcd")
+
+    run(main())
+
+    assert [offset for offset, _ in on_loop] == on_thread
+    assert dict(on_loop) == {0: "fresh", 1: "fresh", 2: "fresh", 3: "duplicate", 4: "fresh"}
+
+
+def test_an_observer_may_be_an_object_that_takes_events_of_partitions_too(
+    run: Any, consumer_of: Open, send: Send
+) -> None:
+    """Each of its two methods may be a coroutine function; here one is."""
+    send("a")
+
+    class Watch:
+        verdicts: list[int]
+        events: list[str]
+
+        def __init__(self) -> None:
+            self.verdicts, self.events = [], []
+
+        async def __call__(self, event: VerdictEvent) -> None:
+            self.verdicts.append(event.offset)
+
+        async def partition_event(self, event: PartitionEvent) -> None:
+            self.events.append(event.name)
+
+    watch = Watch()
+
+    async def main() -> None:
+        async with consumer_of("orders", observers=[watch]) as consumer:
+            assert values([await consumer.poll()]) == ["a"]
+            await consumer.seek(TopicPartition("orders", 0, 500))
+            await consumer.poll(2)
+
+    run(main())
+
+    assert watch.verdicts == [0]
+    assert watch.events
+
+
+def test_a_failing_observer_is_counted(
+    run: Any, consumer_of: Open, send: Send, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The events behind one that failed, or was cancelled, come all the same."""
+    send(*"abc")
+    got: list[int] = []
+
+    async def observe(event: VerdictEvent) -> None:
+        got.append(event.offset)
+        if event.offset == 0:
+            raise ValueError("poison")
+        if event.offset == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(1)
+
+    async def main() -> int:
+        async with consumer_of("orders", observers=[observe]) as consumer:
+            assert values([await consumer.poll()]) == ["a"]
+            await _until(lambda: len(got) == 2)
+            assert values([await consumer.poll() for _ in range(2)]) == ["b", "c"]
+            await asyncio.sleep(0.05)
+            send("d", topic="orders")
+            assert values([await consumer.poll()]) == ["d"]
+        return consumer.counters.observer_errors
+
+    assert run(main()) == 1
+    assert got == [0, 1, 2, 3]
+    assert "poison" in caplog.text
+
+
+def test_an_observer_that_is_too_slow_misses_events(
+    run: Any, consumer_of: Open, send: Send, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread waits for no coroutine; what is left out is counted, and told once."""
+    monkeypatch.setattr("dedup_sdk.aio._observers.MOST_EVENTS", 3)
+    send(*"abcdef")
+    got: list[int] = []
+
+    async def observe(event: VerdictEvent) -> None:
+        got.append(event.offset)
+        await asyncio.sleep(3600)
+
+    async def main() -> int:
+        async with consumer_of("orders", observers=[observe], revoke_deadline=1) as consumer:
+            assert values([await consumer.poll() for _ in range(6)]) == list("abcdef")
+        return consumer.counters.observer_errors
+
+    assert 1 <= run(main()) <= 3
+    assert got == [0]
+    assert caplog.text.count("are too slow") == 1
+    assert "are left out: the consumer is closed" in caplog.text
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

@@ -7,12 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore, Recovery
 from dedup_sdk._kafka import recovery
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.commit_text import parse_metadata
+from dedup_sdk._kafka.reader import TailReader
 from dedup_sdk.errors import RecoveryError
 from tests.support.consuming import (
     commit_plainly,
@@ -258,6 +259,37 @@ def test_an_offset_of_the_program_counts_more_than_a_store_that_is_ahead(
 
     assert values(poll_quiet(consumer)) == ([] if set_back else list("abcd"[offset:]))
     send("a", "e")
+    assert values(poll_quiet(consumer)) == ["e"]
+    assert consumer.counters.verdicts["unverified"] == 0
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_repeated_recovery_begins_the_same_era(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """What the first attempt wrote of the new era is known to the next one: no message is delivered twice."""
+    send(*"abcd")
+    with make("orders") as first:
+        poll_some(first, 2)
+    stood = committed(kafka.bootstrap, "g", "orders")
+    with make("orders") as second:
+        poll_some(second, 2)
+    monkeypatch.setattr(Client, "committed", lambda *_: {("orders", 0): stood})
+    real, calls = TailReader.bounds, []
+
+    def bounds(reader: TailReader) -> tuple[int, int]:
+        calls.append(reader)
+        if len(calls) == failing:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "Failed to get watermark offsets"))
+        return real(reader)
+
+    monkeypatch.setattr(TailReader, "bounds", bounds)
+    consumer = make()
+    consumer.subscribe(["orders"], on_assign=begin_at(3))
+
+    assert values(poll_quiet(consumer)) == ["d"]
+    assert len(calls) > failing
+    send("a", "b", "e")
     assert values(poll_quiet(consumer)) == ["e"]
     assert consumer.counters.verdicts["unverified"] == 0
 
