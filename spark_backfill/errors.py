@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+from urllib.parse import unquote
 
 from dedup_sdk._masking import masked_text, masked_urls, shown, without_secrets
 from dedup_sdk.errors import ConfigurationError, DedupError
@@ -14,6 +15,7 @@ from spark_backfill.ending import EndedError, ended_by
 _LONGEST = 500
 _DEEPEST = 20
 _CLASS = re.compile(r"^(?:[\w$]+\.)+(\w+(?:Exception|Error)\w*)(?::\s*|$)")
+_FILE = re.compile(r"Encountered error while reading file (\S+?)\.?\s")
 _SHOWN_CHARS = 60
 
 
@@ -54,6 +56,17 @@ _REMEDIES: Final = {
     r"token .* \"(?P<type>\w+)\"": (
         "the archive has a line whose field {field} is {value}, which cannot be read as {type}: check --columns, and "
         "that all of --source are lines of such records"
+    ),
+    r"JsonEOFException: .*close marker for Array .*line: 1, column: 1\]": (
+        "the archive has a JSON list of records, not one record a line: give --read-option multiLine=true"
+    ),
+    r"(?i:native (?P<form>\w+) library not available)": (
+        "the archive is compressed as {form}, which this Spark cannot read: unpack the files, or have them written "
+        "with gzip"
+    ),
+    r"OutOfMemoryError": (
+        "Java has too little memory: give more by $DEDUP_SPARK_ARGS, e.g. --driver-memory 4g; if the archive's files "
+        "end with .snappy, unpack them, because Spark reads only those that Hadoop wrote"
     ),
     r"JsonParseException: (?P<said>[^\n]+)": (
         "the archive has a text that is not the JSON which is read there ({said}): check --columns and --format"
@@ -104,7 +117,7 @@ def one_line(error: BaseException, secrets: Iterable[str] = ()) -> str:
     if isinstance(error, DedupError):
         return _flat(masked_urls(text))
     if (known := _known_cause(text)) is not None:
-        return _flat(known)
+        return _flat(f"{known}{_file(error, secrets)}")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines):
         lines = _last_of_traceback(lines)
@@ -112,7 +125,7 @@ def one_line(error: BaseException, secrets: Iterable[str] = ()) -> str:
         return type(error).__name__
     # A worker's own error is a whole sentence.
     told = _CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")
-    return _flat(masked_text(told.removesuffix(": ")))
+    return _flat(f"{masked_text(told.removesuffix(': '))}{_file(error, secrets)}")
 
 
 def unreadable(place: str, options: Mapping[str, str], error: Exception) -> BackfillError:
@@ -139,18 +152,28 @@ def _known_cause(text: str) -> str | None:
 
 def _root(error: BaseException) -> str:
     """The text of the innermost exception that has one, of Python or of Java behind it."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    if java is None:
+    texts = _texts(error)
+    if not texts:
         return str(error) or type(error).__name__
-    told = str(java.toString())
-    for _ in range(_DEEPEST):
+    return next((text for text in reversed(texts) if _CLASS.sub("", text)), texts[0])
+
+
+def _texts(error: BaseException) -> list[str]:
+    """The texts of Java's exceptions behind this one, the innermost last."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    texts: list[str] = []
+    while java is not None and len(texts) <= _DEEPEST:
+        texts.append(str(java.toString()))
         java = java.getCause()
-        if java is None:
-            break
-        text = str(java.toString())
-        if _CLASS.sub("", text):
-            told = text
-    return told
+    return texts
+
+
+def _file(error: BaseException, secrets: Iterable[str]) -> str:
+    """The words that name the file which was read, if Spark says which one."""
+    for text in _texts(error):
+        if found := _FILE.search(without_secrets(text, secrets)):
+            return f" (in {masked_urls(unquote(found[1]))})"
+    return ""
 
 
 def _last_of_traceback(lines: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ stay the text that stands there: of a JSON string its characters, of anything el
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ _TYPES: Final[Mapping[str, T.DataType]] = {
 }
 _EXACT_SINCE: Final = 4
 _CODED: Final = ("base64", "hex")
+_IS_JSON: Final = re.compile(r"\.json(\.[^/]*)?$")
 
 
 def read_json_lines(
@@ -65,14 +67,16 @@ def read_json_lines(
 
 
 def read_lines(spark: SparkSession, files: list[str], name: str) -> DataFrame:
-    """Return the lines of files that are one of Kafka's columns, ``key`` or ``headers``, as that column."""
+    """Return the lines of files that are one of Kafka's columns, ``key`` or ``headers``, as that column.
+
+    A line of JSON is the key, or an object whose field is the list of headers; any other is the key as it is.
+    """
+    lines = spark.read.text(files)
+    if not all(_IS_JSON.search(file) for file in files):
+        return lines.withColumnRenamed("value", name)
     text = F.col("value")
-    if name == "headers":
-        return spark.read.text(files).withColumn(name, text)
-    field = F.concat(F.lit('{"key":'), text, F.lit("}"))
-    return spark.read.text(files).withColumn(
-        name, F.from_json(field, "key string", {"mode": "FAILFAST"})["key"]
-    )
+    field = text if name == "headers" else F.concat(F.lit('{"key":'), text, F.lit("}"))
+    return lines.withColumn(name, F.from_json(field, f"{name} string", {"mode": "FAILFAST"})[name])
 
 
 def check_exact_text(version: str, places: ColumnMap, wanted: Iterable[str]) -> None:

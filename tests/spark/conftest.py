@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dedup_sdk.errors import KafkaHelperError
+from spark_backfill.archive_options import ArchiveOptions
+from spark_backfill.column_map import parse_columns
+from tests.support.archives import spark_archive
 from tests.support.naive_fold import Row
 from tests.support.s3 import bucket as bucket  # noqa: PLC0414 (a fixture of the tests here)
 from tests.support.s3 import server as server  # noqa: PLC0414
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_backfill.archive import Archive
     from spark_backfill.publish import Target
 
 
@@ -86,3 +90,22 @@ def frame(spark: SparkSession) -> object:
         return spark.createDataFrame([tuple(row) for row in rows], _ROWS)
 
     return make
+
+
+@pytest.fixture(name="archive")
+def open_archive(spark: SparkSession, tmp_path: Path) -> Callable[..., Archive]:
+    """Opens the archive in ``tmp_path``: ``archive("parquet", "offset=o", spec="key")``."""
+
+    def opened(
+        form: str, *columns: str, spec: str = "py:tests.spark.test_archive_ids:of_all@1", **given: Any
+    ) -> Archive:
+        options = ArchiveOptions(
+            places=given.get("places", (str(tmp_path),)),
+            format=form,
+            columns=parse_columns(columns) if columns else {},
+            isolation="read_committed",
+            read_options=given.get("read_options", {}),
+        )
+        return spark_archive(spark, options, spec)
+
+    return opened

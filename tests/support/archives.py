@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -93,3 +94,40 @@ def write_json_lines(path: Path, records: Iterable[Record]) -> Path:
 def spark_archive(spark: SparkSession, options: ArchiveOptions, spec: str = "key") -> Archive:
     """An archive of the topic ``orders``, opened by Spark."""
     return Archive(SparkFiles(spark, options, topic="orders", spec=id_spec(spec)), id_spec(spec))
+
+
+def records(archive: Archive, *partitions: int, key: bool = True) -> list[Record]:
+    """All records of an archive, by coordinates; ``key``: key and value are read."""
+    bounds = dict.fromkeys(partitions or (0,), (0, 10**9))
+    rows = archive.files.records(bounds).frame.orderBy("partition", "offset").collect()
+    return [
+        Record(
+            row["topic"] or "orders",
+            row["partition"],
+            row["offset"],
+            row["timestamp_ms"],
+            None if not key or row["key"] is None else bytes(row["key"]),
+            None if not key or row["value"] is None else bytes(row["value"]),
+            tuple((each["key"], each["value"] and bytes(each["value"])) for each in row["headers"] or ()),
+        )
+        for row in rows
+    ]
+
+
+def lines(path: Path, *objects: object) -> None:
+    """Write JSON lines, compressed if the name says so; a text is a line as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in objects]
+    data = "".join(f"{text}\n" for text in texts).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def coded(text: str) -> str:
+    """A text in base64."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def table(path: Path, **columns: Sequence[object] | pa.Array) -> None:
+    """Write columns as one Parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
