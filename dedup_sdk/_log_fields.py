@@ -25,8 +25,8 @@ _OF_ARGUMENT: Final = "%s[%d]: %s: %s; going on at"
 
 EVENTS: Final[dict[str, dict[str, str]]] = {
     "_kafka/session.py": {
-        "%s %d partitions": "rebalance",
-        "ready %d partitions": "partitions-ready",
+        "%s %s: %s; verdicts": "rebalance",
+        "ready %s: %s": "partitions-ready",
         "the group's offsets are not known yet": "group-offsets-unknown",
         "%s[%d]: the start offset is not known yet": "start-offset-unknown",
         "commit on revoke failed": "commit-on-revoke-failed",
@@ -163,7 +163,7 @@ EVENTS: Final[dict[str, dict[str, str]]] = {
         "outbox: a message for topic": "outbox-message-refused",
         "outbox: unexpected error": "outbox-ended",
     },
-    "producer/_producer.py": {"outbox: %d messages are not confirmed": "outbox-unconfirmed"},
+    "producer/_producer.py": {"outbox: %s not confirmed": "outbox-unconfirmed"},
     "producer/_sqlite_outbox.py": {
         "%s": "outbox-file-failed",
         "outbox: %s was damaged": "outbox-damaged",

@@ -67,6 +67,11 @@ _TRAILING: Final = """'"`,.;:)]}>"""
 """Characters that may follow a URL in a text."""
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 record``, or ``2,000 records``; ``noun`` is the singular, whose plural ends with "s"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def shown(value: object) -> str:
     """Return a value for an error: its `repr` without credentials; functions and classes by name.
 

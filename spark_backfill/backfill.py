@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base, check_base, open_base
@@ -67,10 +67,9 @@ def backfill(
         archive = _archive(options, workers, output.target, say)
         history = plan_history(options, archive, base, now_ms=now_ms)
         _tell_of_base(options, base, say)
-        added = f", {history.base_marks:,} marks of the base" if base is not None else ""
-        say(
-            f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
-        )
+        added = f", {counted(history.base_marks, 'mark')} of the base" if base is not None else ""
+        read = f"{counted(history.offsets, 'offset')} to read{added}"
+        say(f"{counted(len(history.offset_ranges), 'partition')} of {options.topic}, {read}")
         if base is not None and base.stays:
             history = _added_to(base, history, options, say)
         workers.expect(history.rows * _weight(options))
@@ -110,7 +109,7 @@ def backfill(
         output.publish(made.manifest, made.reports())
     lacked = _lacked(options, made)
     if lacked is not None:
-        say(f"warning: none of the {made.report.records:,} records has {lacked} right?")
+        say(f"warning: of {counted(made.report.records, 'record')} none has {lacked} right?")
     if made.document is not None and options.report is not None:
         try:
             _draw(made.document, options.report, options.shown_output, say)
@@ -176,9 +175,9 @@ def _tell_units(
     if open_at:
         left, cut, partition = max(open_at)
         say(
-            f"warning: the history of {len(open_at)} partitions ends early, at a unit that is open, at most that of "
-            f"partition {partition}: its unit from offset {cut} on has no end, so that the last {left:,} offsets are "
-            "not in the snapshot; a consumer reads them from the topic"
+            f"warning: the history of {counted(len(open_at), 'partition')} ends early, at a unit that is open, at most "
+            f"that of partition {partition}: its unit from offset {cut} on has no end, so that the snapshot lacks "
+            f"the last {counted(left, 'offset')}; a consumer reads them from the topic"
         )
 
 
@@ -204,7 +203,7 @@ def _check_ids(
 
 def _lacks(records: int, source: str, options: Options) -> str:
     """Say that no record of a source has an ID: the beginning of a question."""
-    return f"none of the {records:,} records of {source} has an ID by {_what(options)} right"
+    return f"of {counted(records, 'record')} of {source} none has an ID by {_what(options)} right"
 
 
 def _unreadable(options: Options) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._store.snapshot import Copy, check_size, files_of, read_file
 from dedup_sdk._store.snapshot_source import RemoteFiles, Source, find_snapshots
@@ -131,8 +131,8 @@ def check_base_log(base: Base, *, cluster: str, topic_id: str, partitions: Seque
     others = {entry.partition for entry in told.partitions} - set(partitions)
     if partitions and others:
         raise BackfillError(
-            f"base {base.source.place} has partition {min(others)}, the topic has {len(partitions)} "
-            f"partitions: the base is of another topic; {IN_FULL}"
+            f"base {base.source.place} has partition {min(others)}, the topic has "
+            f"{counted(len(partitions), 'partition')}: the base is of another topic; {IN_FULL}"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from dedup_sdk._kafka.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
 from dedup_sdk._kafka.time_text import time_text
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._store.protocol import DIGEST_NAME
@@ -409,7 +409,7 @@ def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Map
     for number, known in sorted(archived.items()):
         if number not in bounds:
             raise BackfillError(
-                f"the archive has partition {number}, the topic has {len(bounds)} partitions: the archive "
+                f"the archive has partition {number}, the topic has {counted(len(bounds), 'partition')}: the archive "
                 "is of another topic"
             )
         if known.end > bounds[number].end:

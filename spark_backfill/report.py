@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dedup_sdk._masking import counted
 from dedup_sdk._window import length_text
 from spark_backfill.report_page.wording import size_text
 
@@ -76,16 +77,17 @@ def summary(report: Mapping[str, Any]) -> list[str]:
     owner = "no single group" if report["group"] is None else f"group {report['group']}"
     sources = ", ".join(report["sources"]) or "the base"
     filters = report["filter_bytes"]
+    files = counted(report["files"], "file")
     others, start_s = report["duplicates_or_expired"], report["spark_start_seconds"]
     start = f", and {_seconds_text(start_s)} for the start of Spark" if start_s else ""
     told = {
         "snapshot": report["output"],
-        "topic": f"{report['topic']}, {report['partitions']} partitions, history of {owner}",
+        "topic": f"{report['topic']}, {counted(report['partitions'], 'partition')}, history of {owner}",
         "left out": "; ".join(f"partition {number}: {why}" for number, why in report["skipped"].items()),
         "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",
         "IDs": f"{report['marks']:,}" + (", some in several layers" if report["layers"] > 1 else ""),
         "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
-        "size": f"{size_text(report['bytes'] + filters)}, {size_text(filters)} of it filters, {report['files']} files",
+        "size": f"{size_text(report['bytes'] + filters)}, {size_text(filters)} of it filters, {files}",
         "time": f"{_seconds_text(report['seconds'])}{start}; {report['records_per_second']:,.0f} records/s",
     }
     return [f"{name:<10}  {line}" for name, line in told.items() if line]

@@ -56,7 +56,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dedup_sdk._marks import Int64s, elsewhere
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import NOTHING_COMMITTED, History
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange
@@ -90,8 +90,8 @@ class Reshard:
         there = {each.partition for each in history.offset_ranges} | set(history.skipped)
         if max(there) >= self.partitions:
             raise BackfillError(
-                f"topic {shown(history.topic)} has {max(there) + 1} partitions, and --partitions "
-                f"{self.partitions} is fewer: give the number that it has, or will have"
+                f"topic {shown(history.topic)} has {counted(max(there) + 1, 'partition')}, and "
+                f"--partitions {self.partitions} is fewer: give the number that it has, or will have"
             )
         known = {each.partition: each for each in history.offset_ranges}
         empty = (

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
-from dedup_sdk._masking import masked_text, masked_urls, redacted_url, shown
+from dedup_sdk._masking import counted, masked_text, masked_urls, redacted_url, shown
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.client_config import secrets_of
@@ -197,7 +197,7 @@ class SparkFiles:
             }
             if folders:
                 self.doubts.append(
-                    f"warning: Spark does not read {len(folders)} folders below {redacted_url(place)}, e.g. "
+                    f"warning: Spark does not read {counted(len(folders), 'folder')} below {redacted_url(place)}, e.g. "
                     f"{masked_text(unquote(min(folders)))}: give --read-option recursiveFileLookup=true, or each of "
                     "them with --source"
                 )

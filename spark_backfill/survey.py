@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from dedup_sdk._kafka.time_text import time_text
 from dedup_sdk._marks import Int64s
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk._store.paths import MAX_PARTITIONS
 from spark_backfill.errors import BackfillError
 from spark_backfill.range_plan import Archived
@@ -159,9 +159,9 @@ class ArchiveSurvey:
                 "and others have one: write it into them, or put their files into a folder whose files all have no "
                 "such column"
                 if name == "topic"
-                else f"so that they are no records of Kafka; see --columns {name}=COLUMN"
+                else f"and each record of Kafka has one; see --columns {name}=COLUMN"
             )
-            raise BackfillError(f"{rows} rows of the archive have no {name}, {remedy}")
+            raise BackfillError(f"the archive has {counted(rows, 'row')} without {name}, {remedy}")
 
 
 def total(surveys: Iterable[ArchiveSurvey]) -> ArchiveSurvey:

@@ -21,6 +21,7 @@ from dedup_sdk._cli.options import (
 )
 from dedup_sdk._kafka.adopt import Adoption, commits_of, plan_adoption
 from dedup_sdk._kafka.group_offsets import GroupOffsets
+from dedup_sdk._masking import counted
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk._strategy import Lookup
 
@@ -99,9 +100,9 @@ def adopt(
     if not quiet:
         due = len(commits_of(adoptions))
         said = (
-            f"texts written for {written} partitions of {topic}"
+            f"texts written for {counted(written, 'partition')} of {topic}"
             if execute
-            else f"nothing was changed, {due} partitions would get a text; add --execute"
+            else f"nothing was changed, {counted(due, 'partition')} would get a text; add --execute"
         )
         typer.echo(printable(f"group {group}: {said}"), err=True)
 

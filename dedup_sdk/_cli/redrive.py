@@ -10,7 +10,7 @@ import typer
 
 from dedup_sdk._cli.console import printable
 from dedup_sdk._cli.options import Bootstrap, ClientConfig, Execute, Json, Quiet, cluster_client
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk._runner.redrive import Redrive, Redriven, redrive_group
 
 _REPORT_S = 2.0
@@ -90,10 +90,14 @@ def redrive(
 
 
 def _said(done: Redriven, *, execute: bool, group: str) -> str:
-    others = f", {done.others:,} records are not dead letters of this SDK" if done.others else ""
+    others = (
+        f", {counted(done.others, 'record')} passed over as no dead letters of this SDK"
+        if done.others
+        else ""
+    )
     if execute:
-        return f"{done.count:,} dead letters sent back{others}; group {group} has committed the position"
-    return f"nothing was sent, {done.count:,} dead letters would be{others}; add --execute"
+        return f"{counted(done.count, 'dead letter')} sent back{others}; group {group} has committed the position"
+    return f"nothing was sent, {counted(done.count, 'dead letter')} would be{others}; add --execute"
 
 
 def _report_now_and_then() -> Callable[[Redriven], object]:
@@ -104,7 +108,8 @@ def _report_now_and_then() -> Callable[[Redriven], object]:
         if time.monotonic() - told > _REPORT_S:
             told = time.monotonic()
             typer.echo(
-                f"redrive: {done.count:,} dead letters, {done.read:,} of {done.total:,} offsets", err=True
+                f"redrive: {counted(done.count, 'dead letter')}, {done.read:,} of {done.total:,} offsets",
+                err=True,
             )
 
     return report

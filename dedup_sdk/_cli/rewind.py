@@ -22,7 +22,7 @@ from dedup_sdk._cli.options import (
 )
 from dedup_sdk._kafka.group_offsets import GroupOffsets
 from dedup_sdk._kafka.rewind import Move, Target, commits_of, plan_moves
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk.errors import ConfigurationError
 
 ToOffset = Annotated[int | None, typer.Option("--to-offset", help="To this offset.", show_default=False)]
@@ -93,9 +93,9 @@ def rewind(
     if not quiet:
         due = sum(move.changes for move in moves)
         said = (
-            f"{changed} partitions of {topic} set"
+            f"{counted(changed, 'partition')} of {topic} set"
             if execute
-            else f"nothing was changed, {due} partitions would be; add --execute"
+            else f"nothing was changed, {counted(due, 'partition')} would be; add --execute"
         )
         typer.echo(printable(f"group {group}: {said}"), err=True)
 

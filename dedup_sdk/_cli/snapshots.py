@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ from dedup_sdk._cli.console import print_table, printable, tell
 from dedup_sdk._cli.options import Json, Quiet, RateLimitText, rate_limit
 from dedup_sdk._cli.plain_help import Command, Group
 from dedup_sdk._kafka.time_text import time_text, utc_time
-from dedup_sdk._masking import shown, shown_location
+from dedup_sdk._masking import counted, shown, shown_location
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import (
@@ -191,8 +191,9 @@ def verify(*, place: SnapshotPlace, json_output: Json = False, quiet: Quiet = Fa
         for line in problems:
             typer.echo(printable(line))
     if not quiet:
-        verdict = f"{len(problems)} problems" if problems else "all agree with their manifests"
-        tell(f"{len(found)} snapshots, {files} files, {marks:,} IDs: {verdict}")
+        verdict = counted(len(problems), "problem") if problems else "all agree with their manifests"
+        held = ", ".join(starmap(counted, ((len(found), "snapshot"), (files, "file"), (marks, "ID"))))
+        tell(f"{held}: {verdict}")
     if problems:
         raise typer.Exit(1)
 

@@ -29,7 +29,7 @@ from dedup_sdk._cli.options import (
 from dedup_sdk._core.seen_bytes import decode_seen
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, source_spec_of
 from dedup_sdk._kafka.time_text import time_text, utc_time
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk._store.backup import restore_snapshot, snapshot_store
 from dedup_sdk._store.paths import PartitionFolder
 from dedup_sdk._store.read_only import read_partition
@@ -118,7 +118,7 @@ def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
     names = part_names(spec)
     if len(names) != len(texts):
         raise IdSpecError(
-            f"{len(texts)} parts were given, and an ID of {shown(spec)} has {len(names)}: give {' '.join(names)}"
+            f"an ID of {shown(spec)} has {counted(len(names), 'part')}, not {len(texts)}: give {' '.join(names)}"
         )
     choices = [_candidate_bytes(name, text) for name, text in zip(names, texts, strict=True)]
     return [digest_parts(parts) for parts in product(*choices)]
@@ -371,7 +371,8 @@ def snapshot(
     manifest = snapshot_store(found, store, output)
     if not quiet:
         done = (
-            f"{output}: {len(manifest.partitions)} partitions of {manifest.topic}, {manifest.marks:,} IDs, "
+            f"{output}: {counted(len(manifest.partitions), 'partition')} of {manifest.topic}, "
+            f"{counted(manifest.marks, 'ID')}, "
             f"of group {manifest.group}"
         )
         typer.echo(printable(done), err=True)
@@ -439,7 +440,8 @@ def restore(
     )
     count, marks = len(manifest.partitions), sum(entry.marks for entry in manifest.partitions)
     if not quiet:
-        done = f"{store}: {count} partitions of {manifest.topic}, {marks:,} IDs, for group {owner}"
+        held = f"{counted(count, 'partition')} of {manifest.topic}, {counted(marks, 'ID')}"
+        done = f"{store}: {held}, for group {owner}"
         typer.echo(printable(done), err=True)
     if json_output:
         report = {"store": str(store), "topic": manifest.topic, "group": owner, "partitions": count}

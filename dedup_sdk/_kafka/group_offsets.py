@@ -21,7 +21,7 @@ from dedup_sdk._kafka.client import topic_id_of
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.commit_text import CommitMetadata, log_name, parse_metadata, sealed, unsealed
 from dedup_sdk._kafka.settings import ASK_S, refuse_unwritable
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk.errors import RecoveryError
 
 _NEAR_NAMES: Final = 3
@@ -150,8 +150,8 @@ class GroupOffsets:
             ) from None
         if described.members:
             raise RecoveryError(
-                f"group {shown(self.group)} has {len(described.members)} members, which would overwrite the new "
-                "offsets; stop them first"
+                f"group {shown(self.group)} has {counted(len(described.members), 'member')}, which would overwrite "
+                "the new offsets; stop them first"
             )
 
     def why_no_commit(self) -> str:

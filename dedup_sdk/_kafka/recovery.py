@@ -59,7 +59,7 @@ from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import ClientSettings
-from dedup_sdk._masking import is_url, shown, shown_location
+from dedup_sdk._masking import counted, is_url, shown, shown_location
 from dedup_sdk._metrics import EventName, Hindrance
 from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, fitting_partition
@@ -763,14 +763,14 @@ def start_from_snapshot(
             passed_over.append(str(error))
             continue
         passed_over += [
-            f"{other.source.place} leaves {other.tail} offsets" for other in candidates[rank + 1 :]
+            f"{other.source.place} leaves {counted(other.tail, 'offset')}" for other in candidates[rank + 1 :]
         ]
         if passed_over:
             logger.info(
                 "%s[%d]: snapshot %s taken, which leaves %d offsets; passed over: %s",
                 partition.topic, partition.partition, candidate.source.place, candidate.tail, "; ".join(passed_over),
             )  # fmt: skip
-        return candidate.plan, f"snapshot of {candidate.part.marks} marks"
+        return candidate.plan, f"snapshot of {counted(candidate.part.marks, 'mark')}"
     if damage is not None:
         raise damage
     logger.warning(
@@ -867,7 +867,7 @@ def _replay_tail(
         return None
     with recovery.reader() as reader:
         cut = yield from replay(recovery, partition, plan, reader)
-    recovery.notes.append(f"replayed {recovery.assigned.replayed} records")
+    recovery.notes.append(f"replayed {counted(recovery.assigned.replayed, 'record')}")
     return cut or (yield from _find_log_cut(start, partition, recovery.client))
 
 

@@ -50,6 +50,7 @@ from dedup_sdk._kafka.recovery import Backoff, Recovery, RecoveryLoop
 from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._kafka.topic_watch import TopicWatch
 from dedup_sdk._kafka.window_check import WindowCheck
+from dedup_sdk._masking import counted
 from dedup_sdk._observe import PartitionEvent
 from dedup_sdk.errors import DedupError
 
@@ -765,10 +766,10 @@ class RebalanceLog:
         """Log partitions that became active, and those that still recover (``behind``)."""
         if not logger.isEnabledFor(logging.INFO):
             return
-        line = "ready %d partitions: %s"
-        arguments = [len(partitions), "; ".join(map(self._describe, partitions))]
+        line = "ready %s: %s"
+        arguments = [counted(len(partitions), "partition"), "; ".join(map(self._describe, partitions))]
         if behind:
-            line += "; %d still recover: %s"
+            line += "; %d still recovering: %s"
             arguments += [len(behind), "; ".join(map(self._describe, behind))]
         logger.info(line, *arguments)
 
@@ -778,11 +779,12 @@ class RebalanceLog:
             self._write(how, len(partitions), "; ".join(map(self._describe, partitions)))
 
     def _write(self, event: str, count: int, names: str) -> None:
-        counted = Counter(self._engine.counters.as_dict())
-        since = dict(counted - self._counted)
-        self._counted = counted
+        now = Counter(self._engine.counters.as_dict())
+        since = dict(now - self._counted)
+        self._counted = now
         logger.info(
-            "%s %d partitions: %s; verdicts since the last rebalance: %s", event, count, names or "-", since or "none"
+            "%s %s: %s; verdicts since the last rebalance: %s",
+            event, counted(count, "partition"), names or "-", since or "none",
         )  # fmt: skip
 
     def _describe(self, assigned: Assigned) -> str:

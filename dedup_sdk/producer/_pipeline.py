@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk._masking import error_shown
+from dedup_sdk._masking import counted, error_shown
 from dedup_sdk.errors import OutboxError, OutboxFullError
 from dedup_sdk.producer._client_adapter import ClientAdapter, outcome_of
 from dedup_sdk.producer._outbox import Outbox, OutboxCounters, Step, Stored
@@ -246,8 +246,8 @@ class Pipeline:
             raise self.failed
         if unwritten:
             raise OutboxFullError(
-                f"{len(unwritten)} messages could not be written to the outbox, and are neither kept nor sent "
-                f"({self._write_error}); produce them again, with the keys that their delivery callbacks got"
+                f"the outbox could not take {counted(len(unwritten), 'message')}, neither kept nor sent "
+                f"({self._write_error}): produce again what failed, with the keys that the delivery callbacks got"
             ) from self._write_error
 
     # --- reports: threads that poll

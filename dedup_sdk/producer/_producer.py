@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._checks import choice, configuration, flag, local_path, seconds, text, whole
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk._masking import shown
+from dedup_sdk._masking import counted, shown
 from dedup_sdk.errors import ConfigurationError, OutboxError, OutboxLockedError
 from dedup_sdk.producer._client_adapter import ClientAdapter, PartitionChooser
 from dedup_sdk.producer._keys import KeyMaker, ProducerKeys
@@ -270,8 +270,8 @@ class DedupProducer(Producer):
         kept = left - self._pipeline.unwritten
         if kept > 0:
             log.warning(
-                "outbox: %d messages are not confirmed; they stay in the outbox, and the next producer sends them",
-                kept,
+                "outbox: %s not confirmed; what is in the outbox stays there, and the next producer sends it",
+                counted(kept, "message"),
             )
         self._pipeline.report_unwritten()
         return done

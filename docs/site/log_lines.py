@@ -24,7 +24,7 @@ _LEVELS: Final = {
     "exception": "ERROR",
     "critical": "CRITICAL",
 }
-_IN_VARIABLES: Final = {"line": "ready %d partitions"}
+_IN_VARIABLES: Final = {"line": "ready %s: %s"}
 _PLACEHOLDER: Final = re.compile(r"%(\.\d)?[srdgf]")
 _WORD: Final = re.compile(r"(?<!%)\b[a-z]{3,}")
 _HEAD: Final = """\
@@ -60,16 +60,16 @@ class Line(NamedTuple):
 LINES: Final[dict[str, list[Line]]] = {
     "Rebalances": [
         Line(
-            "_kafka/session.py", "%s %d partitions",
+            "_kafka/session.py", "%s %s: %s; verdicts",
             "The group assigned partitions to this consumer, or took them away (`lost`: without a last commit). "
             "Nothing to do; many in a row mean an unstable group: check `max.poll.interval.ms` and restarts.",
             "assigned (or: revoked, lost) … partitions: …; verdicts since the last rebalance: …",
         ),
         Line(
             "_kafka/session.py", "line",
-            "These partitions deliver now, and those after `still recover` do not yet. Nothing to do; if one stays, "
+            "These partitions deliver now, and those after `still recovering` do not yet. Nothing to do; if one stays, "
             "look up its [hindrance](reference.md#states-of-a-partition).",
-            "ready … partitions: …; … still recover: …",
+            "ready … partitions: …; … still recovering: …",
         ),
         Line(
             "_kafka/session.py", "the group's offsets are not known yet",
@@ -516,7 +516,7 @@ LINES: Final[dict[str, list[Line]]] = {
             "The outbox's thread ended with the error that follows. Make another producer: it sends the rest.",
         ),
         Line(
-            "producer/_producer.py", "outbox: %d messages are not confirmed",
+            "producer/_producer.py", "outbox: %s not confirmed",
             "The producer closed before the broker confirmed all messages. Start a producer on the same outbox.",
         ),
         Line(

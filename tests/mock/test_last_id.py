@@ -97,7 +97,7 @@ def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_pat
     second = make("orders", dedup=last_id(), store=tmp_path / "two", recovery=Recovery(snapshot=snapshot))
     send("7", "2", "8", "9", "10")
     assert values(poll_quiet(second)) == ["8", "10"]
-    assert "snapshot of 1 marks" in second.partition_statuses[0].detail
+    assert "snapshot of 1 mark" in second.partition_statuses[0].detail
     assert counted(second) == {"fresh": 2, "duplicate": 3}
 
 

@@ -358,7 +358,7 @@ def test_what_no_disk_took_is_told_when_the_producer_is_closed(
     outbox.full = True
     for number in range(2):
         producer.produce("orders", f"{number}", on_delivery=lambda *report: told.append(report))
-    with pytest.raises(OutboxFullError, match="2 messages could not be written"):
+    with pytest.raises(OutboxFullError, match="the outbox could not take 2 messages"):
         producer.close()
     assert "they stay in the outbox" not in caplog.text
     assert [error and error.code() for error, _ in told] == [KafkaError._PURGE_QUEUE] * 2
@@ -408,7 +408,7 @@ def test_what_close_does_not_wait_for_stays(
     producer.close()
     producer.close()
     assert stored(tmp_path / "outbox") == [b"a"]
-    assert "1 messages are not confirmed; they stay in the outbox" in caplog.text
+    assert "1 message not confirmed; what is in the outbox stays there" in caplog.text
     for call in (lambda: producer.produce("orders", "2"), producer.persist, producer.poll, producer.flush):
         with pytest.raises(OutboxError, match="closed"):
             call()

@@ -49,11 +49,11 @@ def test_one_partition_that_waits_does_not_silence_the_others(
 
     assert values(poll_some(consumer, 1)) == ["a"]
     [ready] = lines(caplog, "ready")
-    assert ready.startswith("ready 1 partitions: pairs[0]@0 (new, ")
-    assert ready.endswith(" s); 1 still recover: pairs[1]@0 (lock, not up to date)")
+    assert ready.startswith("ready 1 partition: pairs[0]@0 (new, ")
+    assert ready.endswith(" s); 1 still recovering: pairs[1]@0 (lock, not up to date)")
 
     consumer.incremental_unassign(PAIRS[1:])
-    assert "revoked 1 partitions: pairs[1]@0 (not up to date); " in lines(caplog, "revoked")[-1]
+    assert "revoked 1 partition: pairs[1]@0 (not up to date); " in lines(caplog, "revoked")[-1]
     consumer.incremental_assign(PAIRS[1:])
     owner.close()
     wait_for(consumer, lambda: len(lines(caplog, "ready")) > 1, "the other partition")

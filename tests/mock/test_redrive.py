@@ -147,7 +147,7 @@ def test_the_command_sends_to_another_topic(
     assert redrive(kafka, "--to", "orders.retry", "--execute") == 0
     said = capsys.readouterr()
     assert said.out == "orders.retry: 1 dead letters\n"
-    assert "1 records are not dead letters of this SDK" in said.err
+    assert "1 record passed over as no dead letters of this SDK" in said.err
     with make("orders.retry", store=MemoryStore()) as consumer:
         assert values(poll_quiet(consumer)) == ["a"]
 

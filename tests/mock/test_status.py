@@ -58,7 +58,7 @@ def test_an_unknown_past_is_said(
     with caplog.at_level(logging.INFO, "dedup_sdk"):
         poll_some(consumer, 1)
     assert only(consumer).hindrances == ("uncovered",)
-    assert "ready 1 partitions: orders[0]@1 (missing, uncovered, " in caplog.text
+    assert "ready 1 partition: orders[0]@1 (missing, uncovered, " in caplog.text
 
 
 def test_a_pause_of_the_application_is_said(make: Make, send: Send) -> None:

@@ -221,7 +221,7 @@ def test_rows_without_coordinates_are_counted(tmp_path: Path) -> None:
     (batch,) = SurveyTask(reader, {}, {})(numbers(reader))
     seen = pickle.loads(batch.column(0)[0].as_py())  # noqa: S301 (by our own task)
     assert (seen.lacking, seen.parts[0].rows) == ({"partition": 1, "offset": 1}, 1)
-    with pytest.raises(BackfillError, match="1 rows of the archive have no partition"):
+    with pytest.raises(BackfillError, match="the archive has 1 row without partition"):
         seen.check_coordinates()
 
 

@@ -240,7 +240,7 @@ def test_times_that_are_digits(
         ),
         ("5", "the archive has a text that is not the JSON which is read there: check --columns"),
         ('{"at":"x"}', "the archive has the value 'x', which cannot be read as BIGINT: check --columns"),
-        ('{"of":1}', "1 rows of the archive have no offset"),
+        ('{"of":1}', "the archive has 1 row without offset"),
     ],
 )
 def test_text_that_is_no_json_of_a_record(
@@ -279,7 +279,7 @@ def test_integers_in_other_types(archive: Callable[..., Archive], tmp_path: Path
     assert {number: part[1:4] for number, part in survey.items()} == {3: (3, 4, 1), 7: (7, 8, 1)}
     if pa.types.is_floating(kind):
         table(tmp_path / "a.parquet", partition=[0.0, 0.0, 0.0], offset=[1.5, 2.0**53, 1.0], key=["k"] * 3)
-        with pytest.raises(BackfillError, match="2 rows of the archive have no offset"):
+        with pytest.raises(BackfillError, match="the archive has 2 rows without offset"):
             archive("parquet", "timestamp=-", spec="key").survey({}, {})
 
 
@@ -313,7 +313,7 @@ def test_the_partition_stands_in_the_path(archive: Callable[..., Archive], tmp_p
     options = "timestamp=-,key=-,topic=path:([a-z]+)-[0-9]+-,partition=path:[a-z]-([0-9]+)-"
     opened = archive("json", options, spec="key", places=(str(tmp_path / "named"),))
     assert [(number, part.begin) for number, part in opened.survey({}, {}).items()] == [(7, 3)]
-    with pytest.raises(BackfillError, match="1 rows of the archive have no partition"):
+    with pytest.raises(BackfillError, match="the archive has 1 row without partition"):
         archive(
             "json",
             "timestamp=-,key=-,partition=path:x([0-9]+)",
@@ -620,8 +620,8 @@ def test_columns_that_cannot_be_kafkas_are_named(
 @pytest.mark.parametrize(
     ("columns", "unit", "says"),
     [
-        ({"offset": [0, None], "partition": [0, 0]}, "-", "1 rows of the archive have no offset"),
-        ({"offset": [0, 1], "partition": [0, None]}, "-", "1 rows of the archive have no partition"),
+        ({"offset": [0, None], "partition": [0, 0]}, "-", "the archive has 1 row without offset"),
+        ({"offset": [0, 1], "partition": [0, None]}, "-", "the archive has 1 row without partition"),
         ({"offset": [0, -5], "partition": [0, 0]}, "-", "partition 0, offset -5"),
         ({"offset": [0, 2**63 - 1], "partition": [0, 0]}, "-", "partition 0, offset 9223372036854775807"),
         (

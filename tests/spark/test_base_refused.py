@@ -192,7 +192,7 @@ def test_a_base_of_another_log(base: Path) -> None:
         check_base_log(found, cluster="d", topic_id="t", partitions=[0])
     with pytest.raises(BackfillError, match="is of topic ID 't', not 'u'"):
         check_base_log(found, cluster="c", topic_id="u", partitions=[0])
-    with pytest.raises(BackfillError, match="has partition 0, the topic has 1 partitions"):
+    with pytest.raises(BackfillError, match="has partition 0, the topic has 1 partition"):
         check_base_log(found, cluster="c", topic_id="t", partitions=[1])
 
 

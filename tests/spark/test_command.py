@@ -85,10 +85,10 @@ def test_spark_submit_makes_a_snapshot(
     assert (report["records"], report["marks"], report["topic"]) == (3, 2, topic)
     assert verify_snapshot(tmp_path / "snapshot").partitions[0].marks == 2
     first, *told = ours(done.stderr)
-    assert first == f"backfill: 1 partitions of {topic}, 3 offsets to read"
+    assert first == f"backfill: 1 partition of {topic}, 3 offsets to read"
     assert told[:2] == [
         f"backfill: snapshot    {tmp_path / 'snapshot'}",
-        f"backfill: topic       {topic}, 1 partitions, history of no single group",
+        f"backfill: topic       {topic}, 1 partition, history of no single group",
     ]
 
 
@@ -134,7 +134,7 @@ def test_the_launcher_finds_everything_itself(
     out, err = capfd.readouterr()
     (line,) = out.splitlines()
     assert json.loads(line)["marks"] == 2
-    assert ours(err) == [f"backfill: 1 partitions of {topic}, 3 offsets to read"]
+    assert ours(err) == [f"backfill: 1 partition of {topic}, 3 offsets to read"]
     told = dict(line.split(maxsplit=1) for line in err.splitlines() if not line.startswith("backfill: "))
     assert told["snapshot"] == str(tmp_path / "snapshot")
     assert told["records"] == "3 from kafka, 0 without an ID"
@@ -183,7 +183,7 @@ def test_ctrl_c_ends_a_real_run(
         },
     )  # fmt: skip
     assert process.stderr is not None
-    assert process.stderr.readline() == f"backfill: 1 partitions of {topic}, 3 offsets to read\n"
+    assert process.stderr.readline() == f"backfill: 1 partition of {topic}, 3 offsets to read\n"
     wait_for((tmp_path / "at work").exists, 120)
     family = psutil.Process(process.pid).children(recursive=True)
     machines = {each.pid for each in family if each.name() == "java"}

@@ -205,7 +205,7 @@ def test_rows_without_a_topic_end_the_run(spark: SparkSession, tmp_path: Path) -
         Archive(ParquetFiles(spark, "orders", layout), id_spec("key")),
         spark_archive(spark, options(tmp_path)),
     ):
-        with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
+        with pytest.raises(BackfillError, match="the archive has 1 row without topic"):
             archive.survey({}, {})
 
 
@@ -230,9 +230,9 @@ def test_lines_without_a_topic_end_the_run_beside_such_that_have_one(
         return spark_archive(spark, described).survey({}, {})
 
     assert survey(None, None)[0].rows == 2
-    with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
+    with pytest.raises(BackfillError, match="the archive has 1 row without topic"):
         survey(None, "orders")
-    with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
+    with pytest.raises(BackfillError, match="the archive has 1 row without topic"):
         survey(None, "payments")
 
 
@@ -264,7 +264,7 @@ def test_spark_sees_the_columns_of_all_files(spark: SparkSession, tmp_path: Path
     write_parquet(tmp_path / order[0], records(0, 1), files=1)
     write(tmp_path / order[1] / "c.parquet", 2, 3, without="topic")
     archive = spark_archive(spark, options(tmp_path, recursiveFileLookup="true"))
-    with pytest.raises(BackfillError, match="2 rows of the archive have no topic"):
+    with pytest.raises(BackfillError, match="the archive has 2 rows without topic"):
         archive.survey({}, {})
 
 

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 UNREADABLE = (
-    "warning: none of the 2 records has an ID by header:gtid that mysql-gtid can read: are --id and --order "
+    "warning: of 2 records none has an ID by header:gtid that mysql-gtid can read: are --id and --order "
     "right?"
 )
-NOT_LOOKED_UP = (
-    "warning: none of the 2 records has an ID by header:other to be looked up: is --otherwise right?"
-)
+NOT_LOOKED_UP = "warning: of 2 records none has an ID by header:other to be looked up: is --otherwise right?"
 READABLE = "3e11fa47-71ca-11e1-9e33-c80aa9429562:1"
 
 

@@ -64,7 +64,7 @@ def test_lines_whose_headers_lie_in_other_files(
     write_lines(folder / "a.headers.json", *({"dedup-id": str(at)} for at in range(3)))
     with pytest.raises(
         BackfillError,
-        match=r"none of the 3 records of the archive has an ID by header:dedup-id.*a\.headers\.json",
+        match=r"of 3 records of the archive none has an ID by header:dedup-id.*a\.headers\.json",
     ):
         run(
             "orders",
@@ -100,7 +100,7 @@ def test_a_column_of_headers_by_a_wrong_name(
         *("--bootstrap", broker.bootstrap, "--whole-topic", "--source", "kafka"),
         *("--source", str(tmp_path / "archive"), "--format", "json", "--columns"),
     )
-    with pytest.raises(BackfillError, match="none of the 2 records of the archive has an ID"):
+    with pytest.raises(BackfillError, match="of 2 records of the archive none has an ID"):
         run(topic, *given, "timestamp=timestamp:ms,headers=hdrs")
     run(topic, *given, "timestamp=timestamp:ms,headers=Headers")
     assert verify_snapshot(tmp_path / "s").marks == 3
@@ -124,7 +124,7 @@ def test_a_topic_without_ids(
     produce(topic, [Outgoing(value=b"x", partition=0)])
     given = ["--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--whole-topic"]
     given += ["--bootstrap", broker.bootstrap, "--add", "--output", str(tmp_path / "s")]
-    said = f"none of the 1 records of topic '{topic}' has an ID by header:dedup-id: is --id right?"
+    said = f"of 1 record of topic '{topic}' none has an ID by header:dedup-id: is --id right?"
     with pytest.raises(BackfillError, match=re.escape(said)):
         launch.backfill(given)
     assert not (tmp_path / "s").exists()

@@ -32,7 +32,7 @@ def test_a_snapshot_stands_for_the_past(past: World, tmp_path: Path) -> None:
 
     with past.consumer("two", recovery=Recovery(snapshot=snapshot)) as consumer:
         assert values(poll_quiet(consumer)) == ["e"]
-        assert consumer.partition_statuses[0].detail.endswith(", replayed 1 records")
+        assert consumer.partition_statuses[0].detail.endswith(", replayed 1 record")
         assert consumer.counters.verdicts["unverified"] == 0
     past.rest("one")
     assert stored_marks(past.disk("two")) == stored_marks(past.disk("one"))
