@@ -64,6 +64,7 @@ $(UV):
 	  || { rm -rf $(CACHE)/uv-bootstrap; echo "make: uv could not be installed from its package (see above)" >&2; exit 1; }
 
 $(READY): pyproject.toml uv.lock | $(UV)
+	@echo "make: installing the environment in .venv, which takes a minute or more the first time" >&2
 	@$(UV) sync --quiet --locked --all-extras --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
 	@touch $@
 

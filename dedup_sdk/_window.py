@@ -55,8 +55,8 @@ class Window:
     """A window by time, by count, or both (then an ID is remembered while *both* hold).
 
     - By time: ``weeks``, ``days``, ``hours``, ``minutes``, ``seconds`` and ``milliseconds`` add up to ``time_ms``. An
-      ID is remembered while the timestamp of a record is at most that much later than that of its last sighting;
-      a duplicate is a sighting.
+      ID is remembered while the timestamp of a record is at most ``time_ms`` later than the timestamp of the ID's last
+      sighting; a duplicate is a sighting.
     - By count: ``count`` is the size of a circular cache of accepted IDs, as Apache ActiveMQ Artemis and HornetQ define
       it: an ID is remembered while fewer than ``count`` further IDs were accepted after it; a duplicate neither takes a
       slot nor refreshes one.

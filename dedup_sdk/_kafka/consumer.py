@@ -367,7 +367,7 @@ class DedupConsumer(Consumer):
         Args:
             handler: called with a message; its result is ignored. An exception means that the message is not handled.
             on_error: the reaction to an exception. ``raise``: this method raises the first one. ``retry``: the handler
-                is called again after a pause; after the last attempt as ``raise``. ``dead-letter``: the same, but after
+                is called again after a pause; this method raises the error of the last attempt. ``dead-letter``: after
                 the last attempt the message goes to the dead-letter topic, counts as handled, and the loop goes on; see
                 ``dedup redrive``.
             dead_letters: the dead-letter topic, with ``on_error="dead-letter"``. None: the name of the group and
@@ -381,7 +381,7 @@ class DedupConsumer(Consumer):
                 final at once.
             wait_initial: seconds before the second call; each further pause is about twice as long.
             wait_max: seconds of the longest pause.
-            max_in_flight: the most messages with the workers; at that number no more is read until one is over.
+            max_in_flight: the most messages with the workers; at that number, no message is read until one has ended.
 
         Raises the error of the handler, `DeadLetterError`, the errors of iteration, and `ConfigurationError` for
         settings that make no sense. Running handlers are waited for first.

@@ -125,17 +125,16 @@ class Recovery:
         history: for a group that has committed offsets without this package. ``none``: no message before them is taken
             for handled, so that later copies of such messages are delivered (as unverified, until the window has
             passed). ``assume-processed``: all messages before them are, so that later copies are hidden; **if one of
-            the messages was not handled, its copy is lost**. None: you have not chosen. That is ``none``, and each
-            partition with such a commit logs a warning with both ways. The first start decides; ``dedup adopt``
-            changes ``none`` later.
+            the messages was not handled, its copy is lost**. None: as ``none``, and each partition with such a
+            commit logs a warning with both ways. The first start decides; ``dedup adopt`` changes ``none`` later.
         without_commit: for a group whose committed offsets are gone (they expired, or were deleted) while the store has
             the group's history. ``resume``: delivery goes on where the store ends, with one warning for each partition.
             ``reset``: delivery begins where ``auto.offset.reset`` says; all messages from there on are delivered again.
         set_back: for offsets below the committed one that your program assigns (``on_assign``, ``assign``). ``again``:
             all messages from there on are handled again. ``known``: the messages that the group has handled are not;
             delivery begins at the committed offset, unless the group's history does not reach back to yours. **Not for
-            offsets that you keep elsewhere**: there a lower one says that messages were not handled. None: you have not
-            chosen. That is ``again``, and the first such assignment logs a warning.
+            offsets that you keep elsewhere**: there, a lower offset says that messages were not handled. None: as
+            ``again``, and the first such assignment logs a warning.
         timeout: seconds after which a partition starts although its store is not up to date: messages that depend on
             the missing part are delivered as unverified, and counted, until the window has passed; some of them are
             duplicates. None: the partition waits, and delivers nothing, until its store is up to date.

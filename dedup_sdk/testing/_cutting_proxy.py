@@ -97,10 +97,9 @@ async def _frames(reader: asyncio.StreamReader, least: int) -> AsyncIterator[byt
 
 
 async def _send(writer: asyncio.StreamWriter, frame: bytes) -> None:
-    writer.write(_SIZE.pack(len(frame)))
-    writer.write(frame)
-    with suppress(ConnectionError):
-        await writer.drain()
+    """Send a frame; raises `ConnectionError` if that side is closed: further frames would be sent to nobody."""
+    writer.write(_SIZE.pack(len(frame)) + frame)
+    await writer.drain()
 
 
 Result = TypeVar("Result")

@@ -33,8 +33,8 @@ def test_an_assignment_is_a_way_of_limited_length() -> None:
     """From the client's callback to the first message, with the store that an orderly end left."""
     trail = assignment_path()
     for _ in range(3):
-        if trail.count() > 275:
-            # On a busy machine the first message comes a round later.
+        if trail.count() > 275 or trail.modules > 29:
+            # On a busy machine the first message comes a round later, or a request is answered late.
             trail = assignment_path()
 
     assert trail.count() <= 275, "\n".join(trail.trace)

@@ -216,3 +216,20 @@ def test_wrong_use_is_one_line(upstream: EchoBroker) -> None:
         proxy.cut_now()
     with proxy, pytest.raises(KafkaHelperError, match="listens already"):
         proxy.start()
+
+
+def test_a_client_that_goes_away_amid_answers_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """What still comes for it is dropped with the connection, and not sent to nobody."""
+    burst = (struct.pack(">I", 4) + b"1234") * 15_000
+    with socket.create_server(("127.0.0.1", 0)) as server, CuttingProxy(server.getsockname()) as proxy:
+        client = socket.create_connection(("127.0.0.1", proxy.port))
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(burst)
+            _read(client, 8)
+            # It resets the connection.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            with suppress(OSError):
+                assert connection.recv(1) == b""
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
