@@ -767,7 +767,10 @@ class RebalanceLog:
         if not logger.isEnabledFor(logging.INFO):
             return
         line = "ready %s: %s"
-        arguments = [counted(len(partitions), "partition"), "; ".join(map(self._describe, partitions))]
+        arguments: list[object] = [
+            counted(len(partitions), "partition"),
+            "; ".join(map(self._describe, partitions)),
+        ]
         if behind:
             line += "; %d still recovering: %s"
             arguments += [len(behind), "; ".join(map(self._describe, behind))]

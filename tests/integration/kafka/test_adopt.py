@@ -85,7 +85,7 @@ def test_a_group_with_members_is_left_alone(plain: World, capfd: pytest.CaptureF
     with plain.consumer() as consumer:
         assert len(poll_some(consumer, 1, patience_s=PATIENCE_S)) >= 1
         assert adopt(plain, "--execute") == 1
-        assert "has 1 members" in capfd.readouterr().err
+        assert "has 1 member" in capfd.readouterr().err
 
 
 def test_another_rule_is_left_alone(world: World, capfd: pytest.CaptureFixture[str]) -> None:

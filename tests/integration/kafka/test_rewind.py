@@ -59,7 +59,7 @@ def test_a_group_with_members_is_left_alone(past: World, capfd: pytest.CaptureFi
         assert len(poll_some(consumer, 1)) == 1
         assert rewind(past, "--to-earliest", "--execute") == 1
         said = capfd.readouterr().err
-        assert "has 1 members" in said
+        assert "has 1 member" in said
         # A client of an earlier test may still complain of its broker.
         assert [line for line in said.splitlines() if not line.startswith("%")] == said.splitlines()[-1:]
     assert past.committed().offset == 7
