@@ -73,11 +73,11 @@ def redrive(
         typer.echo(json.dumps(told))
     else:
         for topic, count in sorted(done.letters.items()):
-            typer.echo(printable(f"{topic}: {count:,} dead letters"))
+            typer.echo(printable(f"{topic}: {counted(count, 'dead letter')}"))
     for topic, count in sorted(done.stranded.items()):
         name = topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}..."
         line = (
-            f"redrive: {count:,} dead letters of topic {shown(name)}, which the broker does not have, were left: "
+            f"redrive: left {counted(count, 'dead letter')} of topic {shown(name)}, which the broker does not have: "
             "create it, or give --to, and add --again"
         )
         typer.echo(printable(line), err=True)

@@ -133,7 +133,7 @@ def test_a_position_beyond_the_end_of_the_topic_is_that_of_an_older_topic(
     plain.commit(offsets=[TopicPartition("g.dead-letters", each, 9) for each in numbers], asynchronous=False)
     plain.close()
     assert redrive(kafka, "--execute") == 0
-    assert capsys.readouterr().out == "orders: 1 dead letters\n"
+    assert capsys.readouterr().out == "orders: 1 dead letter\n"
 
 
 def test_the_command_sends_to_another_topic(
@@ -146,7 +146,7 @@ def test_the_command_sends_to_another_topic(
     send("what else", topic="g.dead-letters")
     assert redrive(kafka, "--to", "orders.retry", "--execute") == 0
     said = capsys.readouterr()
-    assert said.out == "orders.retry: 1 dead letters\n"
+    assert said.out == "orders.retry: 1 dead letter\n"
     assert "1 record passed over as no dead letters of this SDK" in said.err
     with make("orders.retry", store=MemoryStore()) as consumer:
         assert values(poll_quiet(consumer)) == ["a"]
@@ -193,8 +193,8 @@ def test_a_dead_letter_of_no_topic_holds_up_no_other(
     assert redrive(kafka, "--execute") == 1
     said = capsys.readouterr()
     assert said.out == "orders: 2 dead letters\n"
-    assert "1 dead letters of topic" in said.err
-    assert "which the broker does not have, were left" in said.err
+    assert "left 1 dead letter of topic" in said.err
+    assert "which the broker does not have: create it" in said.err
     assert "Traceback" not in said.err
     assert len(said.err) < 1_000
 

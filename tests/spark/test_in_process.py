@@ -440,7 +440,12 @@ def test_another_thread_may_run_it(broker: Broker, topic: str, no_spark: list[st
     [
         (b"2", 100, 60, ""),
         (b"x", 100, 58, "partition 0: a unit with the record at offset 31 is malformed or has no end"),
-        (b"3", 100, 30, "the history of 1 partition ends early, at a unit that is open, at most that of partition 0"),
+        (
+            b"3",
+            100,
+            30,
+            "the history of 1 partition ends early, at a unit that is open, at most that of partition 0",
+        ),
         (b"3", 10, 58, "partition 0: a unit with the record at offset 31 is malformed or has no end"),
     ],
     ids=["whole", "malformed", "open", "open for long"],
