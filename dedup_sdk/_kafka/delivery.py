@@ -768,6 +768,11 @@ class Delivery:
             if message.error() is None:
                 self.take_out(message)
 
+    @property
+    def in_hand(self) -> int:
+        """How many messages of the current batch are still to be completed by a call for more, delivered or not."""
+        return len(self._batch) - self._finished if self.completed_by is CompletedBy.NEXT_CALL else 0
+
     def _let_go(self) -> None:
         """Forget the current batch without completing it: the application does that itself, or by its commits."""
         if not self.ready:
@@ -801,7 +806,8 @@ class Delivery:
         if end is not None:
             stop = min(stop, end)
         due = [m for m in self._individual_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
-        self._individual_handed = [m for m in self._individual_handed if m not in due]
+        ended = set(map(id, due))
+        self._individual_handed = [m for m in self._individual_handed if id(m) not in ended]
         self._finish_each(due, {}, (OFFERED, INDIVIDUAL))
         self.offer(partition.complete(partition.flight.offered_below(stop), states=(OFFERED,), quietly=True))
 

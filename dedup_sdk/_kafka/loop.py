@@ -524,7 +524,8 @@ class FetchLoop:
 
     def _maintain(self) -> None:
         """Write completed records; then recovery, commits, and flushes."""
-        self._since_maintenance = 0
+        # Records of a batch that is still in hand are written later, together with those that come meanwhile.
+        self._since_maintenance = self._delivery.in_hand
         self._write_completed()
         self._engine.trim()
         self._classifier.warn_of_missing_ids()

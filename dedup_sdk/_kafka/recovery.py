@@ -284,11 +284,7 @@ def recover(
         if cut is None:
             if start is not assigned.start:
                 assigned.begin_at(start)
-            if start.metadata is None and plan.progress.low < start.offset:
-                # If this attempt fails, the next one finds the store begun anew: the start keeps what it vouched for.
-                low, era, rule = plan.progress.low, plan.progress.era, partition.terms.rule
-                kept = CommitMetadata(low=low, log=assigned.log, rule=rule, era=era, complete=False)
-                assigned.learn(start, replace(start, metadata=kept))
+            _keep_history(assigned, start, plan, partition.terms.rule)
             plan = yield from _from_store_or_snapshot(recovery, start, partition, plan)
             cut = yield from _replay_tail(recovery, start, partition, plan)
             if cut is None:
@@ -311,6 +307,17 @@ def recover(
     assigned.be_ready(partition, complete=complete, completed_above=done, note=note, seconds=seconds)
     if recovery.start_reported:
         engine.inform(recovery.event("recovery-ended", f"{note}, {seconds:.2f} s"))
+
+
+def _keep_history(assigned: Assigned, start: Start, plan: StartPlan, rule: str) -> None:
+    """Let the start keep the history that its store vouched for.
+
+    If this attempt fails, the next one finds that store begun anew.
+    """
+    if start.metadata is None and plan.progress.low < start.offset:
+        low, era = plan.progress.low, plan.progress.era
+        kept = CommitMetadata(low=low, log=assigned.log, rule=rule, era=era, complete=False)
+        assigned.learn(start, replace(start, metadata=kept))
 
 
 # --- step 1: the local store ----------------------------------------------------------------------------------------

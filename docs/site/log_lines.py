@@ -422,7 +422,7 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "aio/_observers.py", "%d events of coroutine observers",
-            "An observer did not end within half of `revoke_deadline` after the consumer was closed. Look what it awaits.",
+            "An observer ran on for half of `revoke_deadline` after the consumer was closed. See what it awaits.",
         ),
         Line(
             "aio/_observers.py", "an observer failed at %s",

@@ -736,14 +736,15 @@ def test_observers_are_functions_or_coroutine_functions(run: Any, consumer_of: O
     """Coroutine functions get the events in order, on the loop, and all of them before the consumer is closed."""
     send(*"abc")
     send("b", "d")
-    on_loop, on_thread = list[tuple[int, str]](), list[int]()
+    on_loop, on_thread, loops = list[tuple[int, str]](), list[int](), list[Any]()
 
     async def observe(event: VerdictEvent) -> None:
         await asyncio.sleep(0.01)
-        assert asyncio.get_running_loop()
+        assert asyncio.get_running_loop() is loops[0]
         on_loop.append((event.offset, event.verdict.kind.value))
 
     async def main() -> None:
+        loops.append(asyncio.get_running_loop())
         async with consumer_of(
             "orders", observers=[observe, lambda event: on_thread.append(event.offset)]
         ) as consumer:

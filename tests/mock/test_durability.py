@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import time
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,6 +90,19 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(MemoryPartition, "append", append)
     return counts
+
+
+def test_a_write_amid_a_batch_leaves_the_rest_to_the_count(
+    make: Make, send: Send, written: list[int]
+) -> None:
+    """At most 1,000 delivered messages are not in the store, also if a batch is written in two parts."""
+    send(*map(str, range(3_000)))
+    unwritten = 0
+    for count, _ in enumerate(islice(make("orders"), 2_900), 1):
+        unwritten = max(unwritten, count - sum(written))
+        if count in (500, 1_400):
+            time.sleep(0.15)  # so long that the next call writes the batch so far
+    assert unwritten <= 1_000
 
 
 def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send, written: list[int]) -> None:
