@@ -14,7 +14,7 @@ from weakref import ref
 from dedup_sdk import Metric, Metrics
 
 if TYPE_CHECKING:
-    from dedup_sdk import DedupConsumer
+    from dedup_adapters._looks import AnyConsumer
 
 GROUP: Final = "group"
 """The label that each metric has before its own."""
@@ -50,16 +50,16 @@ class ConsumerTotals:
     A consumer that is gone keeps its counts, as of the last look: a sum that falls would be read as a restart.
     """
 
-    def __init__(self, consumers: Iterable[DedupConsumer]) -> None:
+    def __init__(self, consumers: Iterable[AnyConsumer]) -> None:
         # Of those who look, never of a consumer.
         self._lock = Lock()
-        self._taken: dict[ref[DedupConsumer], Metrics | None] = {}
+        self._taken: dict[ref[AnyConsumer], Metrics | None] = {}
         """The metrics of each consumer at the last look, None before it."""
         self._gone: _Totals = {}
         for each in consumers:
             self.add(each)
 
-    def add(self, consumer: DedupConsumer) -> None:
+    def add(self, consumer: AnyConsumer) -> None:
         """Count a consumer, too; harmless if repeated."""
         with self._lock:
             self._taken.setdefault(ref(consumer), None)

@@ -8,9 +8,9 @@ from http import HTTPStatus
 from typing import Final
 
 from dedup_adapters._last_lines import last_lines
-from dedup_adapters._looks import watched
+from dedup_adapters._looks import AnyConsumer, watched
 from dedup_adapters._screen import page
-from dedup_sdk import DedupConsumer, Health
+from dedup_sdk import Health
 from dedup_sdk.errors import shown
 
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -44,7 +44,7 @@ class Answers:
     ``alive``: what else must be true for the process to be live.
     """
 
-    def __init__(self, consumers: tuple[DedupConsumer, ...], alive: Callable[[], bool] | None = None) -> None:
+    def __init__(self, consumers: tuple[AnyConsumer, ...], alive: Callable[[], bool] | None = None) -> None:
         self._watched = watched(consumers)
         self._alive = alive
         self._scrape: Callable[[], tuple[str, str]] | None = None

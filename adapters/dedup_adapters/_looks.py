@@ -7,11 +7,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import ref
 
-from dedup_sdk import DedupConsumer, Health, Metrics, PartitionStatus, Sample
+from dedup_sdk import Health, Metrics, PartitionStatus, Sample
 from dedup_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.aio import AsyncDedupConsumer
+
+AnyConsumer: TypeAlias = "DedupConsumer | AsyncDedupConsumer"
 
 VERDICTS: Final = ("fresh", "duplicate", "redelivered", "unverified", "unkeyed")
 RATES_OVER_S: Final = 60.0
@@ -47,7 +53,7 @@ class Look:
 class Watched:
     """A consumer that is looked at, from any thread, and lives as long as its owner wants."""
 
-    def __init__(self, consumer: DedupConsumer) -> None:
+    def __init__(self, consumer: AnyConsumer) -> None:
         self._consumer = ref(consumer)
         # Of those who look, never of the consumer.
         self._lock = Lock()
@@ -56,7 +62,7 @@ class Watched:
         """The most offsets that each recovery had still to replay."""
 
     @property
-    def consumer(self) -> DedupConsumer | None:
+    def consumer(self) -> AnyConsumer | None:
         """The consumer, None if it is gone."""
         return self._consumer()
 
@@ -116,7 +122,7 @@ def _counts(samples: Iterable[Sample]) -> Counts:
     return counts
 
 
-def watched(consumers: tuple[DedupConsumer, ...]) -> list[Watched]:
+def watched(consumers: tuple[AnyConsumer, ...]) -> list[Watched]:
     """Return what is looked at; raises `ConfigurationError` without a consumer."""
     if not consumers:
         raise ConfigurationError("no consumer is given; give at least one")

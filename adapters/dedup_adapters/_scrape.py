@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from dedup_adapters.prometheus import DedupCollector
 
 if TYPE_CHECKING:
-    from dedup_sdk import DedupConsumer
+    from dedup_adapters._looks import AnyConsumer
 
 
-def scrape_of(consumers: Iterable[DedupConsumer]) -> Callable[[], tuple[str, str]]:
+def scrape_of(consumers: Iterable[AnyConsumer]) -> Callable[[], tuple[str, str]]:
     """Return a function that returns the metrics of consumers as text, and its media type."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest

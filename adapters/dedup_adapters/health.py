@@ -5,6 +5,8 @@
     with DedupConsumer(...) as consumer, serve(consumer, port=8080):
         ...
 
+A consumer is a `DedupConsumer` or an `AsyncDedupConsumer`.
+
 - ``/livez`` and ``/readyz``: 200, or 503 with the reasons of `DedupConsumer.health`, each with the next step.
 - ``/metrics``: for Prometheus (extra ``[prometheus]``).
 - ``/``: for a person. It loads nothing from elsewhere, and refreshes itself.
@@ -30,7 +32,7 @@ from dedup_adapters._health_answers import Answer, Answers, answer_of
 from dedup_sdk.errors import ConfigurationError, shown
 
 if TYPE_CHECKING:
-    from dedup_sdk import DedupConsumer
+    from dedup_adapters._looks import AnyConsumer
 
 __all__ = ["HealthServer", "asgi_app", "serve", "wsgi_app"]
 
@@ -51,7 +53,7 @@ AsgiApp = Callable[
 ]
 
 
-def wsgi_app(*consumers: DedupConsumer, alive: Callable[[], bool] | None = None) -> WsgiApp:
+def wsgi_app(*consumers: AnyConsumer, alive: Callable[[], bool] | None = None) -> WsgiApp:
     """Return the pages as a WSGI application, which may be mounted at any path.
 
     ``alive``: asked for each answer; if it returns False, the consumers are not live. Give it the ``is_alive`` of a
@@ -68,7 +70,7 @@ def wsgi_app(*consumers: DedupConsumer, alive: Callable[[], bool] | None = None)
     return app
 
 
-def asgi_app(*consumers: DedupConsumer, alive: Callable[[], bool] | None = None) -> AsgiApp:
+def asgi_app(*consumers: AnyConsumer, alive: Callable[[], bool] | None = None) -> AsgiApp:
     """Return the pages as an ASGI application, which may be mounted at any path; ``alive`` as in `wsgi_app`."""
     answers = Answers(consumers, alive)
 
@@ -141,7 +143,7 @@ class HealthServer:
 
 
 def serve(
-    *consumers: DedupConsumer, port: int = 8080, host: str = "", alive: Callable[[], bool] | None = None
+    *consumers: AnyConsumer, port: int = 8080, host: str = "", alive: Callable[[], bool] | None = None
 ) -> HealthServer:
     """Serve the pages from a thread, for a program that has no server of its own.
 

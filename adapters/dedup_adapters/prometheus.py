@@ -28,7 +28,7 @@ from dedup_adapters._consumer_totals import GROUP, ConsumerTotals, Total
 from dedup_sdk import METRICS, Metric
 
 if TYPE_CHECKING:
-    from dedup_sdk import DedupConsumer
+    from dedup_adapters._looks import AnyConsumer
 
 PREFIX: Final = "dedup_"
 
@@ -43,10 +43,10 @@ class DedupCollector(PrometheusCollector):
     one that is gone stay, as of the last collection. A collection waits for no lock of a consumer.
     """
 
-    def __init__(self, *consumers: DedupConsumer) -> None:
+    def __init__(self, *consumers: AnyConsumer) -> None:
         self._consumers = ConsumerTotals(consumers)
 
-    def add(self, consumer: DedupConsumer) -> None:
+    def add(self, consumer: AnyConsumer) -> None:
         """Collect the metrics of a consumer, too; harmless if repeated. From any thread."""
         self._consumers.add(consumer)
 

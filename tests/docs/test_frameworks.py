@@ -11,8 +11,6 @@ import pytest
 from celery import Celery
 from django.conf import settings
 from django.core.management import call_command
-from fastapi import Response
-from fastapi.encoders import jsonable_encoder
 from kombu.exceptions import OperationalError
 
 from dedup_sdk.testing import MockKafka
@@ -46,32 +44,37 @@ def test_fastapi_handles_each_message_once_and_ends_in_order(stage: Stage) -> No
     handled: list[str] = []
     stage.namespace["charge"] = lambda message: handled.append(message.value().decode())
     example.evaluate()
-    app, live, ready = (stage.namespace[name] for name in ("app", "live", "ready"))
+    app = stage.namespace["app"]
 
-    async def probes() -> tuple[int, int, Any]:
-        alive, able = Response(), Response()
-        await live(alive)
-        seen = await ready(able)
-        return alive.status_code, able.status_code, jsonable_encoder(seen)
+    async def ask(page: str) -> tuple[int, str]:
+        sent: list[dict[str, Any]] = []
 
-    def is_read() -> bool:
-        verdicts = app.state.consumer.counters.verdicts
-        return verdicts["duplicate"] == len(SENT) - len(ONCE) and len(handled) == len(ONCE)
+        async def send(event: dict[str, Any]) -> None:
+            sent.append(event)
 
-    async def serve() -> list[tuple[int, int, Any]]:
+        scope = {"type": "http", "method": "GET", "path": f"/dedup/{page}", "root_path": "", "headers": []}
+        await app(scope, None, send)
+        return sent[0]["status"], b"".join(each["body"] for each in sent[1:]).decode()
+
+    async def serve() -> list[tuple[int, str]]:
         async with app.router.lifespan_context(app):
-            first = then = await probes()
+            first = [await ask("livez"), await ask("readyz")]
             async with asyncio.timeout(30):
-                while not is_read():
+                while len(handled) < len(ONCE) or (await ask("readyz"))[0] != 200:  # noqa: ASYNC110 (as a probe does)
                     await asyncio.sleep(0.01)
-                    then = await probes()
-        return [first, then, await probes()]
+            then = [await ask(page) for page in ("livez", "readyz", "metrics", "")]
+        return [*first, *then, await ask("livez"), await ask("readyz")]
 
-    first, then, after = asyncio.run(serve())
+    first_live, first_ready, live, ready, metrics, page, after_live, after_ready = asyncio.run(serve())
     assert sorted(handled) == ONCE
-    assert first[:2] == (200, 503)
-    assert then == (200, 200, {"live": True, "ready": True, "reasons": [], "closed": False})
-    assert after[:2] == (503, 503)
+    assert (first_live[0], first_ready[0]) == (200, 503)
+    assert live == ready == (200, "ok\n")
+    assert (
+        'dedup_records_total{group="web",partition="0",reason="",topic="orders",verdict="fresh"}'
+        in metrics[1]
+    )
+    assert (page[0], "orders" in page[1]) == (200, True)
+    assert (after_live[0], after_ready[0]) == (503, 503)
 
 
 def test_the_command_of_django_handles_each_message_once_until_sigterm(stage: Stage, tmp_path: Path) -> None:

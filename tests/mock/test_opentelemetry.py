@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,17 +19,22 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from dedup_adapters.opentelemetry import DedupInstruments, Tracing
 from dedup_sdk import METRICS, MemoryStore
-from tests.support.consuming import poll_quiet, poll_some, run_all, wait_for
+from dedup_sdk.aio import AsyncDedupConsumer
+from dedup_sdk.errors import ConfigurationError
+from tests.mock.conftest import QUICK_CLIENT
+from tests.support.consuming import PATIENCE_S, lookup, poll_quiet, poll_some, run_all, wait_for
 from tests.support.producing import Outgoing, produce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
 
     from dedup_sdk import DedupConsumer
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
+
+    Handle = Callable[[Message], Coroutine[Any, Any, None]]
 
 SENT = 2_000
 HANDLED = 1_800
@@ -123,6 +130,164 @@ def test_each_handled_message_has_one_span(
     assert sorted(found) == sorted(handled)
     begun = {context.span_id for span in of_messages if (context := span.get_span_context())}
     assert {span.parent.span_id for span in inside if span.parent} == begun
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_ratio_takes_so_many_messages(
+    kafka: MockKafka, make: Make, way: Callable[[DedupConsumer, Tracing, Any], None]
+) -> None:
+    """At random; the others are handled outside of any span."""
+    produce(kafka.bootstrap, "orders", [traced(number, number) for number in range(SENT)])
+    spans, inside = Spans(), 0
+    handled: list[int] = []
+
+    def handle(message: Message) -> None:
+        nonlocal inside
+        inside += trace.get_current_span().get_span_context().is_valid
+        handled.append(int(message.value() or b""))
+        if len(handled) == SENT:
+            consumer.stop()
+
+    consumer = make("orders")
+    way(consumer, Tracing(consumer, tracer_provider=spans.provider, ratio=0.1), handle)
+
+    assert len(set(handled)) == SENT
+    # Of 2,000 messages 200, by ten standard deviations.
+    assert 66 < len(spans.ended) == inside < 334
+
+
+@pytest.mark.parametrize("ratio", [0, -0.1, 1.1, float("nan"), "0.1", True])
+def test_a_ratio_is_a_part(make: Make, ratio: Any) -> None:
+    """Zero would be no tracing: leave it out."""
+    with pytest.raises(ConfigurationError, match="above 0, and at most 1"):
+        Tracing(make("orders"), ratio=ratio)
+
+
+async def by_async_iteration(consumer: AsyncDedupConsumer, tracing: Tracing, handle: Handle) -> None:
+    """The loop."""
+    async for message in tracing.iterate(consumer):
+        await handle(message)
+
+
+async def by_async_once(consumer: AsyncDedupConsumer, tracing: Tracing, handle: Handle) -> None:
+    """Each message in a block."""
+    async for message in consumer.explicit():
+        async with consumer.once(message), tracing.span(message):
+            await handle(message)
+
+
+async def by_async_run(consumer: AsyncDedupConsumer, tracing: Tracing, handle: Handle) -> None:
+    """Tasks side by side."""
+    await consumer.run(tracing.handler(handle), concurrency=4)
+
+
+async def by_async_batch(consumer: AsyncDedupConsumer, tracing: Tracing, handle: Handle) -> None:
+    """Batches, message by message."""
+    while messages := await consumer.consume(300, 2):
+        for message in messages:
+            async with tracing.span(message):
+                await handle(message)
+
+
+ASYNC_WAYS = [by_async_iteration, by_async_once, by_async_run, by_async_batch]
+
+
+@asynccontextmanager
+async def opened(kafka: MockKafka) -> AsyncIterator[AsyncDedupConsumer]:
+    """A consumer for coroutines."""
+    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    async with AsyncDedupConsumer(
+        settings | QUICK_CLIENT, dedup=lookup(), store=MemoryStore(), idle_timeout=30
+    ) as made:
+        await made.subscribe(["orders"])
+        yield made
+
+
+async def next_value(consumer: AsyncDedupConsumer) -> bytes:
+    """The value of the next message."""
+    message = await consumer.poll(PATIENCE_S)
+    assert message is not None
+    return message.value() or b""
+
+
+@pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.__name__)
+def test_each_message_that_coroutines_handle_has_one_span(kafka: MockKafka, way: Any) -> None:
+    """Of an `AsyncDedupConsumer`: with its verdict, and the handler's own spans are inside."""
+    sent, expected = 500, 450
+    ids = [number - 1 if number % 10 == 9 else number for number in range(sent)]
+    produce(kafka.bootstrap, "orders", [traced(*pair) for pair in enumerate(ids)])
+    spans, handled = Spans(), list[int]()
+    tracer = spans.provider.get_tracer("handler")
+
+    async def main() -> None:
+        async with opened(kafka) as consumer:
+
+            async def handle(message: Message) -> None:
+                with tracer.start_as_current_span("work"):
+                    await asyncio.sleep(0)
+                    handled.append(int(message.value() or b""))
+                    if len(handled) == expected:
+                        consumer.stop()
+
+            await way(consumer, Tracing(consumer, tracer_provider=spans.provider), handle)
+            assert not trace.get_current_span().get_span_context().is_valid
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    assert len(set(handled)) == len(handled) == expected
+    of_messages = [span for span in spans.ended if span.kind is SpanKind.CONSUMER]
+    inside = [span for span in spans.ended if span.name == "work"]
+    assert len(of_messages) == len(inside) == expected
+    assert sorted(span.parent.span_id - 1 for span in of_messages if span.parent) == sorted(handled)
+    begun = {context.span_id for span in of_messages if (context := span.get_span_context())}
+    assert {span.parent.span_id for span in inside if span.parent} == begun
+    assert {(span.attributes or {})["dedup.verdict"] for span in of_messages} == {"fresh"}
+
+
+def test_a_loop_of_coroutines_that_is_left_ends_its_span(kafka: MockKafka) -> None:
+    """At once, in the task that left it; and the message comes again to the next loop if its body was cancelled."""
+    produce(kafka.bootstrap, "orders", [traced(number, number) for number in range(3)])
+    spans = Spans()
+
+    async def main() -> list[bytes]:
+        async with opened(kafka) as consumer:
+            tracing = Tracing(consumer, tracer_provider=spans.provider)
+            begun = asyncio.Event()
+
+            async def hangs() -> None:
+                async for _ in tracing.iterate(consumer):
+                    break
+                assert [span.name for span in spans.ended] == ["process orders"]
+                assert not trace.get_current_span().get_span_context().is_valid
+                async for _ in tracing.iterate(consumer):
+                    begun.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(hangs())
+            await begun.wait()
+            task.cancel()
+            await asyncio.wait([task])
+            del task
+            return sorted([await next_value(consumer), await next_value(consumer)])
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == [b"1", b"2"]
+    assert len(spans.ended) == 2
+
+
+def test_the_instruments_read_a_consumer_for_coroutines(kafka: MockKafka) -> None:
+    """As any other."""
+    produce(kafka.bootstrap, "orders", [traced(0, 0)])
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+
+    async def main() -> None:
+        async with opened(kafka) as consumer:
+            instruments = DedupInstruments(consumer, meter_provider=provider)
+            await consumer.poll()
+            [point] = collected(reader)["dedup.delivered"].data.data_points
+            assert point.value == 1
+            del instruments
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
 def test_a_span_has_the_names_of_the_conventions(kafka: MockKafka, make: Make) -> None:

@@ -14,7 +14,7 @@ from dedup_adapters.opentelemetry._names import OF_LABELS, OURS, SCOPE, UNITS
 from dedup_sdk import METRICS, Metric
 
 if TYPE_CHECKING:
-    from dedup_sdk import DedupConsumer
+    from dedup_adapters._looks import AnyConsumer
 
 
 class DedupInstruments:
@@ -31,13 +31,13 @@ class DedupInstruments:
         meter_provider: None: the global one.
     """
 
-    def __init__(self, *consumers: DedupConsumer, meter_provider: MeterProvider | None = None) -> None:
+    def __init__(self, *consumers: AnyConsumer, meter_provider: MeterProvider | None = None) -> None:
         self._snapshots = _Snapshots(ConsumerTotals(consumers))
         meter = get_meter(SCOPE, meter_provider=meter_provider)
         for metric in METRICS:
             self._make(meter, metric)
 
-    def add(self, consumer: DedupConsumer) -> None:
+    def add(self, consumer: AnyConsumer) -> None:
         """Read a consumer, too; harmless if repeated. From any thread."""
         self._snapshots.consumers.add(consumer)
 
