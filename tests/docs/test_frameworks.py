@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
@@ -77,9 +78,32 @@ def test_fastapi_handles_each_message_once_and_ends_in_order(stage: Stage) -> No
     assert (after_live[0], after_ready[0]) == (503, 503)
 
 
+def test_faststream_handles_each_message_once(stage: Stage) -> None:
+    """The broker of the page, which starts and stops as an application does it."""
+    handled: list[str] = []
+    source = str(stage.examples(PAGE)[1].parsed)
+    # The mock cluster cannot make topics.
+    program = re.sub(r"(KafkaBroker\([^)]*)", r'\1, config={"allow.auto.create.topics": False}', source)
+    stage.namespace["charge"] = handled.append
+    exec(compile(program, PAGE.name, "exec"), stage.namespace)  # noqa: S102
+
+    async def serve() -> None:
+        broker = stage.namespace["broker"]
+        await broker.start()
+        try:
+            async with asyncio.timeout(30):
+                while len(handled) < len(ONCE):  # noqa: ASYNC110 (the handler of the page sets no event)
+                    await asyncio.sleep(0.01)
+        finally:
+            await broker.stop()
+
+    asyncio.run(serve())
+    assert sorted(handled) == ONCE
+
+
 def test_the_command_of_django_handles_each_message_once_until_sigterm(stage: Stage, tmp_path: Path) -> None:
     """The command of the page runs by its name, and ends when SIGTERM comes."""
-    stage.run(stage.examples(PAGE)[1])
+    stage.run(stage.examples(PAGE)[2])
     (tmp_path / "shop" / "billing.py").write_text(
         "import os, signal\n"
         "handled = []\n"
@@ -120,7 +144,7 @@ def test_celery_gets_one_task_for_each_message(stage: Stage, monkeypatch: pytest
 
     One that Celery's broker does not accept is not completed: it comes again.
     """
-    example = stage.examples(PAGE)[2]
+    example = stage.examples(PAGE)[3]
     source = str(example.parsed).replace("amqp://localhost", "memory://")
     # The mock cluster lets the second consumer wait for the session timeout.
     quick = '"group.id": "celery", "session.timeout.ms": 2000, "heartbeat.interval.ms": 100'

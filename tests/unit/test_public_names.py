@@ -134,6 +134,7 @@ ADAPTERS = [
     "artemis",
     "cmq",
     "conventions",
+    "faststream",
     "health",
     "hornetq",
     "opentelemetry",
