@@ -156,7 +156,7 @@ def replayed(consumer: DedupConsumer, topic: str = "orders", partition: int = 0)
     """How many records the recovery of a partition has read again, by its status."""
     status = _status(consumer, topic, partition)
     assert status is not None, f"{topic}[{partition}] is not assigned"
-    found = re.search(r"replayed (\d+) records", status.detail)
+    found = re.search(r"replayed (\d+) records?", status.detail)
     return 0 if found is None else int(found[1])
 
 
