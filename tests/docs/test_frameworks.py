@@ -30,6 +30,8 @@ ONCE = sorted(set(SENT))
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """A stage whose loops are ended by the framework, not by the handler."""
+    # Loops listen where nothing else does, whatever other tests have left.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with MockKafka() as kafka:
@@ -37,6 +39,12 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         yield Stage(kafka.bootstrap, tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
         del sys.modules[name]
+
+
+def _terminate() -> None:
+    """Send SIGTERM; a loop that does not listen fails its test, and does not end all of them."""
+    assert callable(signal.getsignal(signal.SIGTERM))
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_fastapi_handles_each_message_once_and_ends_in_order(stage: Stage) -> None:
@@ -110,6 +118,7 @@ def test_the_command_of_django_handles_each_message_once_until_sigterm(stage: St
         "def charge(message):\n"
         "    handled.append(message.value().decode())\n"
         f"    if handled[-1] == {SENT[-1]!r}:\n"
+        "        assert callable(signal.getsignal(signal.SIGTERM))\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n",
         encoding="utf-8",
     )
@@ -131,7 +140,7 @@ def test_the_loops_of_the_page_on_asyncio_handle_each_message_once_until_sigterm
         def charge(message: Message, handled: list[str] = handled) -> None:
             handled.append((message.value() or b"").decode())
             if len(handled) == len(ONCE):
-                os.kill(os.getpid(), signal.SIGTERM)
+                _terminate()
 
         stage.namespace["charge"] = charge
         example.evaluate()
@@ -159,7 +168,7 @@ def test_celery_gets_one_task_for_each_message(stage: Stage, monkeypatch: pytest
         send_task(app, name, args, task_id=task_id)
         accepted.append(task_id)
         if task_id == f"charge-{SENT[-1]}":
-            os.kill(os.getpid(), signal.SIGTERM)
+            _terminate()
 
     broken = threading.Event()
     monkeypatch.setattr(Celery, "send_task", send)
