@@ -30,8 +30,6 @@ ONCE = sorted(set(SENT))
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """A stage whose loops are ended by the framework, not by the handler."""
-    # Loops listen where nothing else does, whatever other tests have left.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with MockKafka() as kafka:
