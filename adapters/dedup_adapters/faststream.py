@@ -15,7 +15,6 @@ that message, and what refuses it for another try (``nack``) releases it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
         revoke_deadline: float
 
 
-logger = logging.getLogger("dedup_adapters")
-
-
 def deduplicate(
     broker: KafkaBroker,
     *,
@@ -73,12 +69,14 @@ def deduplicate(
         store: a folder for the key stores, which all subscribers and processes may share, or a store.
         options: further arguments of `dedup_sdk.aio.AsyncDedupConsumer`.
 
-    Raises `TypeError` for a broker that is none. The consumer's errors are raised when the broker starts.
+    Raises `TypeError` for a broker that is none, or that is deduplicated already. The consumer's errors are raised when
+    the broker starts.
     """
     if not isinstance(broker, KafkaBroker):
         raise TypeError(f"broker={type(broker).__name__}: give a faststream.confluent.KafkaBroker")
     config = broker.config.broker_config
-    make = config.builder
+    if _EndOfMessage in config.broker_middlewares:
+        raise TypeError("this broker is deduplicated already: call deduplicate() once")
 
     def build(*topics: Any, **arguments: Any) -> _Consumer:
         return _Consumer(
@@ -90,9 +88,6 @@ def deduplicate(
             **arguments,
         )
 
-    if getattr(make, "deduplicates", False):
-        raise TypeError("this broker is deduplicated already: call deduplicate() once")
-    build.deduplicates = True  # type: ignore[attr-defined]
     config.builder = build
     broker.add_middleware(_EndOfMessage)
     return broker
@@ -162,10 +157,8 @@ class _Consumer(AsyncConfluentConsumer):
         await self.release(self._last, TopicPartition(topic, partition, offset))
 
     async def complete(self, messages: tuple[Message, ...]) -> None:
-        """Complete messages, once: what is completed by a call for more needs nothing."""
-        held = [message for message in messages if await self._dedup.holds(message)]
-        if held:
-            await self._dedup.complete(*held)
+        """Complete messages, in one step; what is over already is counted as stale."""
+        await self._dedup.complete(*messages)
 
     async def release(self, messages: tuple[Message, ...], start: TopicPartition | None = None) -> None:
         """Release messages; ``start``: those of its partition from its offset on."""

@@ -38,19 +38,19 @@ class LoopObservers:
 
     def of(self, observers: Iterable[Any]) -> list[Observer]:
         """Return functions that give their events to these observers."""
-        return [
-            _Observer(self._on_thread(each), self._listener(each))
-            for each in callables("observers", observers)
-        ]
+        return [self._of(each) for each in callables("observers", observers)]
+
+    def _of(self, observer: Any) -> Observer:
+        listen = getattr(observer, "partition_event", None)
+        if not (runs_on_loop(observer) or runs_on_loop(listen)):
+            # It is called with each verdict, without a step between.
+            return observer  # type: ignore[no-any-return]
+        return _Observer(self._on_thread(observer), None if listen is None else self._on_thread(listen))
 
     def _on_thread(self, function: Any) -> Callable[[Any], object]:
         if not runs_on_loop(function):
             return function  # type: ignore[no-any-return]
         return lambda event: self._put(function, event)
-
-    def _listener(self, observer: Any) -> Callable[[Any], object] | None:
-        listen = getattr(observer, "partition_event", None)
-        return None if listen is None else self._on_thread(listen)
 
     def _put(self, function: _OnLoop, event: object) -> None:
         owner = self._owner

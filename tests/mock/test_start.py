@@ -242,11 +242,9 @@ def test_a_store_says_where_to_begin_where_a_reset_would_raise(
         consumer.close()
 
 
-@pytest.mark.parametrize(("offset", "set_back"), [(2, None), (3, None), (2, "known")])
-def test_an_offset_of_the_program_counts_more_than_a_store_that_is_ahead(
-    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, offset: int, set_back: Any
-) -> None:
-    """A process died before its last commit: the program, too, may say that the messages since are to be handled."""
+@pytest.fixture
+def ahead(make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has completed offsets 0 to 3, and the group's commit is 2: a process died before its last commit."""
     send(*"abcd")
     with make("orders") as first:
         poll_some(first, 2)
@@ -254,6 +252,14 @@ def test_an_offset_of_the_program_counts_more_than_a_store_that_is_ahead(
     with make("orders") as second:
         poll_some(second, 2)
     monkeypatch.setattr(Client, "committed", lambda *_: {("orders", 0): stood})
+
+
+@pytest.mark.usefixtures("ahead")
+@pytest.mark.parametrize(("offset", "set_back"), [(2, None), (3, None), (2, "known")])
+def test_an_offset_of_the_program_counts_more_than_a_store_that_is_ahead(
+    make: Make, send: Send, offset: int, set_back: Any
+) -> None:
+    """The program, too, may say that the messages since the commit are to be handled."""
     consumer = make(recovery=Recovery(set_back=set_back))
     consumer.subscribe(["orders"], on_assign=begin_at(offset))
 
@@ -263,18 +269,12 @@ def test_an_offset_of_the_program_counts_more_than_a_store_that_is_ahead(
     assert consumer.counters.verdicts["unverified"] == 0
 
 
+@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize("failing", [1, 2, 3])
-def test_a_repeated_recovery_begins_the_same_era(
-    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, failing: int
+def test_a_repeated_recovery_keeps_the_history_of_the_store(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    """What the first attempt wrote of the new era is known to the next one: no message is delivered twice."""
-    send(*"abcd")
-    with make("orders") as first:
-        poll_some(first, 2)
-    stood = committed(kafka.bootstrap, "g", "orders")
-    with make("orders") as second:
-        poll_some(second, 2)
-    monkeypatch.setattr(Client, "committed", lambda *_: {("orders", 0): stood})
+    """The first attempt begins the store anew, and fails; behind the next one earlier messages are known."""
     real, calls = TailReader.bounds, []
 
     def bounds(reader: TailReader) -> tuple[int, int]:
