@@ -269,6 +269,30 @@ def test_messages_are_taken_one_by_one(shop: Shop, send: Send) -> None:
     assert shop.offset() == 3
 
 
+def test_an_acknowledgement_is_for_its_own_message(shop: Shop, send: Send) -> None:
+    """Not for the one that was taken last: that comes again."""
+    send("a", "b")
+
+    async def take(count: int) -> list[KafkaMessage]:
+        broker = shop.broker()
+        subscriber = broker.subscriber(
+            "orders", group_id="g", auto_offset_reset="earliest", ack_policy=AckPolicy.MANUAL
+        )
+        await broker.start()
+        try:
+            taken = [await subscriber.get_one(timeout=PATIENCE_S) for _ in range(count)]
+            messages = [message for message in taken if message is not None]
+            await messages[0].ack()
+            return messages
+        finally:
+            await broker.stop()
+
+    asyncio.run(take(2))
+    assert shop.offset() == 1
+    (again,) = asyncio.run(take(1))
+    assert again.raw_message.value() == b"b"  # type: ignore[union-attr]
+
+
 def test_what_is_no_broker_is_refused(shop: Shop) -> None:
     """Another framework's broker, and one that is deduplicated already."""
     with pytest.raises(TypeError, match=r"give a faststream\.confluent\.KafkaBroker"):
