@@ -34,6 +34,9 @@ class Handlers(Protocol):
         (monotonic seconds; None: not at all).
         """
 
+    def first_waiting(self, topic: str, partition: int) -> int | None:
+        """Return the lowest offset of a partition whose handler was never called, None if there is none; with the lock."""
+
     def withdraw(self, partitions: Collection[Coordinates]) -> set[int]:
         """Drop the messages of partitions whose handlers were never called; return their offsets. With the lock."""
 
@@ -511,7 +514,9 @@ class AssignmentApi:
         return -1 if partition is None or partition.flight.epoch is None else partition.flight.epoch
 
     def _position(self, tp: TopicPartition) -> int:
-        waiting = self._delivery.first_waiting(tp.topic, tp.partition)
+        queues = [self._delivery, *([] if self._handlers is None else [self._handlers])]
+        firsts = (queue.first_waiting(tp.topic, tp.partition) for queue in queues)
+        waiting = min((first for first in firsts if first is not None), default=None)
         partition = self._delivery.partition_of(tp.topic, tp.partition)
         if partition is not None and self._interruption.happened:
             # What is not completed comes again, be it judged or not: a queue may have lost its first message.

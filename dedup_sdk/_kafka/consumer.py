@@ -416,6 +416,7 @@ class DedupConsumer(Consumer):
             idle=IdleClock(self._session, self._idle_timeout_s),
             counters=self.counters,
             deadline_s=self._settings.revoke_deadline_s * WAITING_SHARE,
+            doubt=self._interruption.note,
         )
         with Runner(settings, session, group=self._settings.group, letters=letters) as runner:
             self._work(runner, session)
@@ -430,8 +431,8 @@ class DedupConsumer(Consumer):
             if self._stopped:
                 runner.stop()
             runner.run()
-        except BaseException:
-            if self._runner is runner:
+        except BaseException as error:
+            if self._runner is runner and not self._callback_errors.was_kept(error):
                 # Messages may be between two places.
                 self._interruption.note()
             raise
@@ -754,7 +755,10 @@ class DedupConsumer(Consumer):
         self._assignment.seek(partition)
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return, for each partition, the offset after the last message that was delivered or hidden."""
+        """Return, for each partition, the offset after the last message that was delivered or hidden.
+
+        While a message was released, or waits for a worker of `run`: the lowest offset of these messages.
+        """
         return self._assignment.position(_partitions(partitions))
 
     def pause(self, partitions: list[TopicPartition]) -> None:

@@ -41,6 +41,8 @@ _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 """Client callbacks that run inside ``poll`` and return nothing that the client uses.
 
 Not ``oauth_cb``: it runs on a thread of the client, which takes an exception for "no token", and asks again."""
+_WAS_KEPT: Final = "_dedup_was_kept"
+"""The attribute of an exception that `CallbackErrors.raise_kept` has raised."""
 
 
 def _nothing() -> None:
@@ -337,11 +339,17 @@ class CallbackErrors:
         """Raise the kept exception, once, if it is of this kind."""
         if isinstance(self.kept, kind):
             kept, self.kept = self.kept, None
+            vars(kept)[_WAS_KEPT] = True
             try:
                 raise kept
             finally:
                 # Else its traceback would hold it, and handles of a store in its frames, until a collection.
                 del kept
+
+    @staticmethod
+    def was_kept(error: BaseException) -> bool:
+        """Whether `raise_kept` raised this exception: between two steps, so that no message is between two places."""
+        return _WAS_KEPT in vars(error)
 
 
 class Interruption:

@@ -42,6 +42,7 @@ class WorkerSession:
     """One session, from `begin` to `end`.
 
     ``counters`` are the consumer's. ``deadline_s``: seconds that running handlers may be waited for in a rebalance.
+    ``doubt`` has the next `poll` open all partitions again: a message may be in no place.
     No context manager: an exception of a signal could leave that half entered, for as long as its traceback is kept.
     """
 
@@ -53,8 +54,9 @@ class WorkerSession:
         idle: IdleClock,
         counters: Counters,
         deadline_s: float,
+        doubt: Callable[[], None],
     ) -> None:
-        self.counters, self.deadline_s = counters, deadline_s
+        self.counters, self.deadline_s, self.doubt = counters, deadline_s, doubt
         self._poll, self._loop, self._idle = poll, loop, idle
         self._alive_at = time.monotonic()
         self._returned: list[Any] = []

@@ -153,6 +153,7 @@ class Runner:
         try:
             self._drain(self._session.deadline_s)
         except Exception:
+            self._session.doubt()
             logger.exception(
                 "waiting for the running handlers failed; the messages in flight are delivered again"
             )
@@ -286,6 +287,11 @@ class Runner:
             # A rebalance callback holds the lock; a handler may need it, e.g. for `verdict`. So wait without it.
             self._session.wait(POLL_S)
         self._abandon(revoked)
+
+    def first_waiting(self, topic: str, partition: int) -> int | None:
+        """Return the lowest offset of a partition whose handler was never called, None if there is none."""
+        waiting = (task.offset for task in self._tasks.of({(topic, partition)}) if not task.attempts)
+        return min(waiting, default=None)
 
     def withdraw(self, partitions: Collection[Coordinates]) -> set[int]:
         """Drop the tasks of partitions whose handlers were never called; return their offsets; with the lock held."""

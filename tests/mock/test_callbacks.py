@@ -145,6 +145,31 @@ def test_exceptions_in_the_clients_other_callbacks_cost_no_message(make: Make, s
     assert raised > 3
 
 
+def test_a_run_that_is_called_again_after_each_exception_of_a_callback_gets_on(make: Make, send: Send) -> None:
+    """Each run ends in order: what waited for a worker comes in the next one, and nothing is opened again."""
+    send(*MANY)
+    consumer = make("orders", config={"stats_cb": fail, "statistics.interval.ms": 1})
+    handled: list[str] = []
+
+    def handle(message: Any) -> None:
+        handled.append(message.value().decode())
+        # Statistics come before the last message.
+        time.sleep(0.002)
+
+    raised = 0
+    until = time.monotonic() + PATIENCE_S
+    while len(handled) < len(MANY) and time.monotonic() < until:
+        try:
+            consumer.run(handle)
+        except CallbackError:
+            raised += 1
+    with suppress(CallbackError):
+        consumer.close()
+
+    assert handled == MANY
+    assert raised > 1
+
+
 def test_callbacks_get_this_consumer_and_their_partitions(make: Make, send: Send) -> None:
     """The same object that the application has, so that it may commit, seek or pause in them."""
     calls: list[tuple[str, Any, list[tuple[str, int]]]] = []

@@ -13,6 +13,8 @@ from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, run_all, values, wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dedup_sdk import DedupConsumer
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
@@ -32,6 +34,14 @@ class Run:
             self.consumer.run(handler, **settings)
         except BaseException as error:  # noqa: BLE001 (the test looks at it)
             self.error = error
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds."""
+        until = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.error is None
+            assert time.monotonic() < until
+            time.sleep(0.005)
 
     def stop(self) -> None:
         """End it in order."""
@@ -216,6 +226,33 @@ def test_a_seek_hands_out_again_what_no_handler_had(make: Make, send: Send) -> N
 
     run_all(consumer, handle)
     assert handled == ["0", "1", "4", "5"]
+
+
+def test_a_seek_below_the_position_skips_nothing_that_no_handler_had(make: Make, send: Send) -> None:
+    """Messages that wait for a worker are not delivered yet, neither for `position` nor for `seek`."""
+    send(*map(str, range(20)))
+    consumer = make("orders")
+    handled: list[int] = []
+    full, moved = threading.Event(), threading.Event()
+
+    def handle(message: Any) -> None:
+        handled.append(message.offset())
+        if message.offset() == 3:
+            full.set()
+            assert moved.wait(PATIENCE_S)
+
+    run = Run(consumer, handle)
+    assert full.wait(PATIENCE_S)
+    run.until(lambda: consumer.partition_statuses[0].in_flight == 20)
+    [place] = consumer.position([TopicPartition("orders", 0)])
+    consumer.seek(TopicPartition("orders", 0, place.offset - 2))
+    moved.set()
+    run.until(lambda: handled[-1] == 19)
+    run.stop()
+
+    assert place.offset == 4
+    assert sorted({*handled}) == list(range(20))
+    assert handled == [0, 1, 2, 3, *range(2, 20)]
 
 
 def test_closing_a_consumer_at_work_ends_its_run(make: Make, send: Send) -> None:
