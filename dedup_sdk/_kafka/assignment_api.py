@@ -35,7 +35,7 @@ class Handlers(Protocol):
         """
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
-        """Return the lowest offset of a partition whose handler was never called, None if there is none; with the lock."""
+        """Return the lowest offset whose handler was never called, None if there is none; with the lock."""
 
     def withdraw(self, partitions: Collection[Coordinates]) -> set[int]:
         """Drop the messages of partitions whose handlers were never called; return their offsets. With the lock."""
@@ -498,13 +498,18 @@ class AssignmentApi:
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the offset after the last message delivered, per partition; hidden duplicates count as delivered."""
+        settled = not self._lock.is_mine
         with self._lock.lock:
-            self._lock.catch_up()
+            if settled:
+                self._lock.catch_up()
             self._lock.check_open()
-            if not self._interruption.happened:
+            settled = settled and not self._interruption.happened
+            if settled:
                 self._fetcher.pass_holes()
             return [
-                TopicPartition(tp.topic, tp.partition, self._position(tp), leader_epoch=self._epoch(tp))
+                TopicPartition(
+                    tp.topic, tp.partition, self._position(tp, settled=settled), leader_epoch=self._epoch(tp)
+                )
                 for tp in partitions
             ]
 
@@ -513,13 +518,14 @@ class AssignmentApi:
         partition = self._delivery.partition_of(tp.topic, tp.partition)
         return -1 if partition is None or partition.flight.epoch is None else partition.flight.epoch
 
-    def _position(self, tp: TopicPartition) -> int:
-        queues = [self._delivery, *([] if self._handlers is None else [self._handlers])]
-        firsts = (queue.first_waiting(tp.topic, tp.partition) for queue in queues)
+    def _position(self, tp: TopicPartition, *, settled: bool = True) -> int:
+        firsts = [self._delivery.first_waiting(tp.topic, tp.partition)]
+        if self._handlers is not None:
+            firsts.append(self._handlers.first_waiting(tp.topic, tp.partition))
         waiting = min((first for first in firsts if first is not None), default=None)
         partition = self._delivery.partition_of(tp.topic, tp.partition)
-        if partition is not None and self._interruption.happened:
-            # What is not completed comes again, be it judged or not: a queue may have lost its first message.
+        if partition is not None and not settled:
+            # Inside a step, and after an interruption: a message may be in no queue. What is not completed may come.
             waiting = partition.flight.first_open
         if waiting is not None:
             return waiting

@@ -470,7 +470,7 @@ class DedupConsumer(Consumer):
         """
         for message in messages:
             _refuse_other(message)
-        self._loop.complete(messages, dead_lettered=dead_lettered)
+        self._loop.do_or_note(self._loop.complete, messages, dead_lettered=dead_lettered)
 
     def release(self, message: Message) -> None:
         """Give a message back: it is delivered again before new ones. From any thread.
@@ -479,6 +479,9 @@ class DedupConsumer(Consumer):
         handler of `run` has, changes nothing and is counted as stale.
         """
         _refuse_other(message)
+        self._loop.do_or_note(self._release, message)
+
+    def _release(self, message: Message) -> None:
         with self._access.lock:
             runner = self._runner
             if runner is not None and runner.has(message):
@@ -505,7 +508,7 @@ class DedupConsumer(Consumer):
         The block always runs: if messages wait in a queue of yours, ask `holds` first.
         """
         _refuse_other(message)
-        self._loop.take_out(message)
+        self._loop.do_or_note(self._loop.take_out, message)
         try:
             yield message
         except BaseException as error:
@@ -556,10 +559,20 @@ class DedupConsumer(Consumer):
         thread commits while a rebalance callback runs, the commit is noted and goes out after the callback, which may
         wait for that thread; the offsets that it will commit are returned.
         """
+        below = _below(message, offsets)
+        if asynchronous:
+            self._loop.do_or_note(self._commit, below, asynchronous=True)
+            return None
+        if self._access.is_mine:
+            raise RuntimeError(_IN_STEP)
+        return self._commit(below, asynchronous=False)
+
+    def _commit(
+        self, below: dict[tuple[str, int], int] | None, *, asynchronous: bool
+    ) -> list[TopicPartition] | None:
         with self._access.lock:
             alone = self._access.until_client_free_or_callback()
             with self._loop.guarded_step():
-                below = _below(message, offsets)
                 self._loop.complete_below(below)
                 if not self._interruption.happened:
                     self._fetcher.pass_holes()
@@ -580,13 +593,12 @@ class DedupConsumer(Consumer):
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> None:
         """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
-        with self._loop.exclusive(), self._loop.guarded_step():
-            below = _below(message, offsets)
-            if below is None:
-                raise ValueError("expected either message or offsets")
-            if message is not None and not below:
-                raise _not_a_record("the message has no offset: give one that poll() returned")
-            self._loop.store_below(below)
+        below = _below(message, offsets)
+        if below is None:
+            raise ValueError("expected either message or offsets")
+        if message is not None and not below:
+            raise _not_a_record("the message has no offset: give one that poll() returned")
+        self._loop.do_or_note(self._loop.store_below, below)
 
     def consumer_group_metadata(self) -> Any:
         """Return the metadata with which a transactional producer commits offsets; that completes no message here.
@@ -710,7 +722,7 @@ class DedupConsumer(Consumer):
             if not isinstance(each, str) or any("\ud800" <= character <= "\udfff" for character in each):
                 raise TypeError(f"topics={shown(given)}: {shown(each)} is not a topic's name; give text")
         try:
-            self._assignment.subscribe(topics, on_assign, on_revoke, on_lost)
+            self._loop.do_or_note(self._assignment.subscribe, topics, on_assign, on_revoke, on_lost)
         except KafkaException as error:
             raise _refused_topics(error, given) from None
 
@@ -720,23 +732,23 @@ class DedupConsumer(Consumer):
         The partitions are revoked, and `on_revoke` is called, with the next `poll` or `consume`. Partitions that you
         assigned by hand stay, as with the plain client.
         """
-        self._assignment.unsubscribe()
+        self._loop.do_or_note(self._assignment.unsubscribe)
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
-        self._assignment.assign(_partitions(partitions))
+        self._loop.do_or_note(self._assignment.assign, _partitions(partitions))
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
-        self._assignment.incremental_assign(_partitions(partitions))
+        self._loop.do_or_note(self._assignment.incremental_assign, _partitions(partitions))
 
     def unassign(self) -> None:
         """Let all partitions go: completed work is written and committed. Inside ``on_assign`` as `assign` of none."""
-        self._assignment.unassign()
+        self._loop.do_or_note(self._assignment.unassign)
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go: completed work is written and committed."""
-        self._assignment.incremental_unassign(_partitions(partitions))
+        self._loop.do_or_note(self._assignment.incremental_unassign, _partitions(partitions))
 
     def seek(self, partition: TopicPartition) -> None:
         """Read a partition from another offset on.
@@ -752,7 +764,7 @@ class DedupConsumer(Consumer):
         """
         if not isinstance(partition, TopicPartition):
             raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
-        self._assignment.seek(partition)
+        self._loop.do_or_note(self._assignment.seek, partition)
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message that was delivered or hidden.
@@ -763,11 +775,11 @@ class DedupConsumer(Consumer):
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Deliver nothing from these partitions until `resume`; fetched messages wait, too. From any thread."""
-        self._assignment.pause(_partitions(partitions))
+        self._loop.do_or_note(self._assignment.pause, _partitions(partitions))
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Deliver from these partitions again; one that still recovers starts when that is done. From any thread."""
-        self._assignment.resume(_partitions(partitions))
+        self._loop.do_or_note(self._assignment.resume, _partitions(partitions))
 
     # --- verdicts, counters, status --------------------------------------------------------------------------------
 
@@ -855,6 +867,12 @@ class DedupConsumer(Consumer):
                 "close() was called in a callback, and would wait for ever for the call that runs it; call stop() "
                 "there, and close() after your loop"
             )
+        if self._loop.is_in_call:
+            raise RuntimeError(
+                "close() was called by a signal handler, or an observer, in the middle of a call of the same thread, "
+                "which it would wait for; call stop() there, and close() after your loop"
+            )
+        self._loop.do_noted()
         # No context manager: an exception of a signal could leave that half entered while its traceback is kept.
         try:
             if self._access.begin_close():
@@ -995,6 +1013,10 @@ def _refused_topics(error: KafkaException, topics: list[Any]) -> KafkaException:
 
 
 _NUMBERS: Final = (float, int)
+_IN_STEP: Final = (
+    "commit(asynchronous=False) was called by a signal handler, or an observer, in the middle of a call of the same "
+    "thread; call commit() there, which is carried out a little later"
+)
 
 
 def _seconds(timeout: Any) -> float:

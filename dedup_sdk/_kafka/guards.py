@@ -30,10 +30,11 @@ from functools import partial
 from inspect import currentframe
 from threading import Condition, RLock, get_ident
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dedup_sdk._masking import error_shown
 
+T = TypeVar("T")
 logger = logging.getLogger("dedup_sdk")
 
 _LONGEST_WAIT_S = 5.0
@@ -293,7 +294,7 @@ class CallbackErrors:
         There a second call of the client that can run callbacks would make it forget the thread state of the first
         one, and the next callback of the first one would end the process.
         """
-        return is_inside(CallbackErrors.run, self)
+        return is_inside(CallbackErrors.run, self) or is_inside(CallbackErrors._asked, self)
 
     def keep(self, error: BaseException) -> None:
         """Keep an exception until `raise_kept`; log it if another one is kept already."""
@@ -316,7 +317,13 @@ class CallbackErrors:
         log = getattr(config.get("logger"), "log", None)
         if callable(log):
             guarded["logger"] = _GuardedLogger(partial(self.run, self._told, log))
+        if callable(config.get("oauth_cb")):
+            guarded["oauth_cb"] = partial(self._asked, config["oauth_cb"])
         return {**config, **guarded}
+
+    def _asked(self, callback: Callable[..., T], *arguments: Any) -> T:
+        """Ask the application for a token; the client takes an exception for "no token", and asks again."""
+        return callback(*arguments)
 
     def _told(self, callback: Callable[..., Any], *arguments: Any) -> None:
         """Tell the application of an event; while the consumer closes, an exception of that is only logged."""

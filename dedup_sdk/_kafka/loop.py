@@ -20,11 +20,13 @@ import contextlib
 import gc
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import compress, repeat
 from operator import is_not
 from threading import RLock, get_ident, main_thread
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -45,6 +47,7 @@ from dedup_sdk._kafka.session import Session
 from dedup_sdk._record import Verdict
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 
+T = TypeVar("T")
 logger = logging.getLogger("dedup_sdk")
 
 MAINTENANCE_S = 0.1
@@ -132,6 +135,7 @@ class FetchLoop:
         self._engine, self._session, self._client = engine, session, client
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._mutex: RLock = lock.lock
+        self._has_mutex: Callable[[], bool] = lock.lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 (as there)
         self._early = EarlyDelivery(engine, classifier, delivery, in_batches=durability == "batch")
         lock.catch_up_by(self._judge_early, lambda: self._early.is_under_way)
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
@@ -155,6 +159,8 @@ class FetchLoop:
         self._main_thread = main_thread().ident
         self._refused = False
         """Whether another thread was refused since that thread entered."""
+        self._noted = deque[Callable[[], object]]()
+        """Calls that came in the middle of a step, to be done before the next one."""
 
     # --- a call for messages -------------------------------------------------------------------------------------
 
@@ -165,12 +171,12 @@ class FetchLoop:
         while another thread is in this method (see `_doubt_receipt`), and in a thread pool.
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
-        me, got = get_ident(), list[Any]()
+        me, got, lock = get_ident(), list[Any](), self._lock
+        in_step = self._has_mutex()
         with self._mutex:
-            lock = self._lock
-            busy = self._poller or lock.client_thread or lock.closer or self._holds_back
+            busy = in_step or self._poller or lock.client_thread or lock.closer or self._holds_back
             if busy or lock.closed or me != self._main_thread or not self._assignment.asked:
-                self._refuse_or_warn(me)
+                self._refuse_or_warn(me, in_step=in_step)
             self._poller, self._refused = me, False
         try:
             try:
@@ -204,7 +210,7 @@ class FetchLoop:
             self._callback_errors.raise_kept()
         return got
 
-    def _refuse_or_warn(self, thread: int) -> None:
+    def _refuse_or_warn(self, thread: int, *, in_step: bool) -> None:
         """Refuse a call after `close`, beside another thread, or of a thread pool; warn if no message can come.
 
         A thread pool is looked for where another thread asks than before: it called `DedupConsumer.poll`, or `consume`.
@@ -212,7 +218,7 @@ class FetchLoop:
         self._lock.check_open()
         if self._callback_errors.runs_here():
             raise RuntimeError(_IN_CALLBACK)
-        if self._poller == thread and is_inside(FetchLoop._round, self):
+        if in_step or (self._poller == thread and is_inside(FetchLoop._round, self)):
             raise RuntimeError(_NESTED)
         if self._poller not in (None, thread):
             self._refused = True
@@ -269,6 +275,8 @@ class FetchLoop:
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
         """Complete delivered messages; do maintenance if it is due; deliver ready messages, or fetch a batch."""
         delivery, interruption = self._delivery, self._interruption
+        if self._noted:
+            self.do_noted()
         if self._early.messages and (got := self._deliver_early(count, until, at_most)):
             return got
         with self._mutex:
@@ -590,6 +598,33 @@ class FetchLoop:
             if self._durability != "commit" or partition.flight.unwritten >= MOST_UNWRITTEN:
                 partition.persist()
 
+    # --- calls in the middle of a step ---------------------------------------------------------------------------
+
+    def do_or_note(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
+        """Make a change that the application asks for; in the middle of a step, make it before the next step.
+
+        A signal's handler, an observer and a destructor call on this thread, between any two lines of a step that has
+        the lock. What they ask for must not see, or change, what is half done. Their call returns None, as if the
+        signal had come a little later.
+        """
+        if not self._lock.is_mine:
+            return call(*arguments, **named)
+        self._lock.check_open()
+        self._noted.append(partial(call, *arguments, **named))
+        self._interruption.request_maintenance()
+        return None
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether this thread is in a step, in a call for messages, or in the client, and calls in between."""
+        lock = self._lock
+        return lock.is_mine or is_inside(FetchLoop.messages, self) or is_inside(ClientLock.call_client, lock)
+
+    def do_noted(self) -> None:
+        """Do the noted calls, between two steps; their exceptions are raised as those of callbacks."""
+        while self._noted:
+            self._callback_errors.run(self._noted.popleft())
+
     # --- messages one by one -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -660,8 +695,10 @@ class FetchLoop:
 
     def holds(self, message: Any) -> bool:
         """See `DedupConsumer.holds`."""
+        in_step = self._lock.is_mine
         with self._mutex:
-            self._judge_early()
+            if not in_step:
+                self._judge_early()
             found = None if self._lock.closed or message.error() is not None else self.in_flight(message)
             if found is None:
                 return False
@@ -723,15 +760,18 @@ class FetchLoop:
 
     def store_below(self, below: dict[Coordinates, int]) -> None:
         """Complete delivered messages below these offsets, as `DedupConsumer.store_offsets` does."""
-        by_commit = self._delivery.completed_by is CompletedBy.COMMIT
-        self.complete_below(below, write=self._durability == "record" or not by_commit)
+        with self._mutex, self.guarded_step():
+            by_commit = self._delivery.completed_by is CompletedBy.COMMIT
+            self.complete_below(below, write=self._durability == "record" or not by_commit)
 
     def verdict(self, message: Any) -> Verdict | None:
         """See `DedupConsumer.verdict`."""
         if message.error() is not None:
             return None
+        in_step = self._lock.is_mine
         with self._mutex:
-            self._judge_early()
+            if not in_step:
+                self._judge_early()
             place = self._delivery.place(message)
             partition = self._delivery.partition_of(message.topic(), message.partition())
             if place is None and partition is not None:
@@ -775,6 +815,7 @@ class FetchLoop:
     def heartbeat(self) -> None:
         """Do maintenance and serve the client, without delivering a message."""
         self._lock.check_open()
+        self.do_noted()
         self._interruption.run_step(self._look_after)
         self._callback_errors.raise_kept()
 

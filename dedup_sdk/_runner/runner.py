@@ -289,7 +289,7 @@ class Runner:
         self._abandon(revoked)
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
-        """Return the lowest offset of a partition whose handler was never called, None if there is none."""
+        """Return the lowest offset whose handler was never called, None if there is none; call with the lock held."""
         waiting = (task.offset for task in self._tasks.of({(topic, partition)}) if not task.attempts)
         return min(waiting, default=None)
 

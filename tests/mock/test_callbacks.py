@@ -145,7 +145,9 @@ def test_exceptions_in_the_clients_other_callbacks_cost_no_message(make: Make, s
     assert raised > 3
 
 
-def test_a_run_that_is_called_again_after_each_exception_of_a_callback_gets_on(make: Make, send: Send) -> None:
+def test_a_run_that_is_called_again_after_each_exception_of_a_callback_gets_on(
+    make: Make, send: Send
+) -> None:
     """Each run ends in order: what waited for a worker comes in the next one, and nothing is opened again."""
     send(*MANY)
     consumer = make("orders", config={"stats_cb": fail, "statistics.interval.ms": 1})

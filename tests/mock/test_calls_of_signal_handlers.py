@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk._kafka import early, loop
-from tests.support.consuming import poll_some, values
+from dedup_sdk import MemoryStore
+from dedup_sdk._core import flight
+from dedup_sdk._engine import partition
+from dedup_sdk._kafka import delivery, early, loop
+from tests.support.consuming import poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +41,21 @@ CALLS: dict[str, Callable[[DedupConsumer], object]] = {
     "pause": pause_and_resume,
 }
 FILES = frozenset(str(Path(module.__file__ or "")) for module in (early, loop))
+# Where a batch is judged, and until it is handed over; behind that a commit completes it, as in the plain client.
+STEPS = frozenset(str(Path(module.__file__ or "")) for module in (delivery, flight, partition))
 
 
 class Calling:
     """Calls a consumer once, before the n-th line of early delivery and of the loop that this thread runs."""
 
-    def __init__(self, consumer: DedupConsumer, call: Callable[[DedupConsumer], object], line: int) -> None:
-        self._consumer, self._call, self._left = consumer, call, line
+    def __init__(
+        self,
+        consumer: DedupConsumer,
+        call: Callable[[DedupConsumer], object],
+        line: int,
+        files: frozenset[str] = FILES,
+    ) -> None:
+        self._consumer, self._call, self._left, self._files = consumer, call, line, files
 
     def __enter__(self) -> None:
         sys.settrace(self._trace)
@@ -53,7 +64,7 @@ class Calling:
         sys.settrace(None)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in FILES:
+        if frame.f_code.co_filename not in self._files:
             return None
         if event == "line":
             self._left -= 1
@@ -101,3 +112,65 @@ def test_a_message_that_failed_is_not_committed(make: Make, send: Send, call: st
         assert values(poll_some(again, 1)) == [f"bad {line}"]
         with again:
             pass
+
+
+BATCH = [f"message {number}" for number in range(14)]
+
+
+@pytest.mark.parametrize("call", ["commit", "position", "pause"])
+def test_a_call_in_the_middle_of_a_batch_completes_nothing_that_nobody_got(
+    make: Make, send: Send, call: str
+) -> None:
+    """A commit of all that was delivered, while a batch is judged and not delivered yet, is carried out later."""
+    consumer = make("orders", config={"enable.auto.commit": False})
+    send("first")
+    poll_some(consumer, 1)
+    for line in range(1, 500, 3):
+        consumer.commit(asynchronous=False)
+        ids = [f"{each} of {line}" for each in BATCH]
+        send(*ids)
+        with Calling(consumer, CALLS[call], line, STEPS):
+            got = values(consumer.consume(len(ids), 5))
+        assert got == ids
+        assert consumer.partition_statuses[0].in_flight == len(BATCH), f"line {line}"
+
+
+def test_an_observer_that_commits_completes_nothing_that_nobody_got(make: Make, send: Send) -> None:
+    """An observer is told of each record while the batch is judged, on the thread that polls."""
+    send(*BATCH)
+    consumer = make("orders", config={"enable.auto.commit": False}, observers=[lambda _: consumer.commit()])
+    assert values(consumer.consume(len(BATCH), 5)) == BATCH
+    assert consumer.counters.observer_errors == 0
+    assert consumer.partition_statuses[0].in_flight == len(BATCH)
+
+
+def test_a_synchronous_commit_in_the_middle_of_a_step_says_what_to_write(make: Make, send: Send) -> None:
+    """It could answer nothing that is true."""
+    raised = list[Exception]()
+
+    def commit(_: object) -> None:
+        try:
+            consumer.commit(asynchronous=False)
+        except RuntimeError as error:
+            raised.append(error)
+
+    send("a")
+    consumer = make("orders", observers=[commit])
+    poll_some(consumer, 1)
+    assert "call commit() there" in str(raised[0])
+
+
+def test_a_close_in_the_middle_of_a_step_is_refused_and_loses_nothing(make: Make, send: Send) -> None:
+    """It would wait for the step for ever. The exception of the handler ends the program's loop as a crash would."""
+    for line in (10, 60, 110, 160):
+        ids = [f"{each} of {line}" for each in BATCH]
+        store = MemoryStore()
+        consumer = make("orders", store=store, config={"group.id": f"of {line}"})
+        send(*ids)
+        calling = Calling(consumer, lambda consumer: consumer.close(), line, STEPS)
+        with pytest.raises(RuntimeError, match="call stop"), consumer, calling:
+            poll_some(consumer, len(ids))
+        again = make("orders", store=store, config={"group.id": f"of {line}"})
+        seen = values(poll_quiet(again))
+        assert seen[-len(ids) :] == ids
+        again.close()

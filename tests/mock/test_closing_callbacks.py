@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.support.consuming import poll_some
+from tests.support.consuming import PATIENCE_S, poll_some
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,3 +48,25 @@ def test_close_does_not_wait_for_a_callback_that_waits_for_it(make: Make, send: 
         made[-1].close()
         assert time.monotonic() - began < FAR_BELOW_THE_DEADLINE_S
     assert called
+
+
+def test_a_close_by_the_function_that_makes_tokens_is_refused(make: Make) -> None:
+    """That function runs on a thread of the client, which `close` would wait for."""
+    made: list[DedupConsumer] = []
+    refused: list[str] = []
+
+    def token(_: str) -> tuple[str, float]:
+        try:
+            if made:
+                made[-1].close()
+        except RuntimeError as error:
+            refused.append(str(error))
+        return "token", time.time() + 1
+
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "OAUTHBEARER", "oauth_cb": token}
+    made.append(make(config=sasl))
+    made[-1].subscribe(["orders"])
+    until = time.monotonic() + PATIENCE_S
+    while not refused and time.monotonic() < until:
+        made[-1].poll(0.1)
+    assert "call stop() there" in refused[0]
