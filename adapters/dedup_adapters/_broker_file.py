@@ -104,7 +104,9 @@ def read_broker_file(path: str | Path, usual_name: str, namespace: str) -> FileS
         not_carried_over=tuple(left),
     )
     if left:
-        logger.warning("%s: not carried over: %s", path, "; ".join(left))
+        logger.warning(
+            "%s: not carried over: %s", path, "; ".join(left), extra={"event": "broker-file-left-out"}
+        )
     return found
 
 

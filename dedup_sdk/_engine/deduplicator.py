@@ -566,7 +566,8 @@ class Deduplicator:
     def tell(self, event: PartitionEvent) -> None:
         """Count an event, log it, and call the observers that take events."""
         logger.warning(
-            "%s[%d]: %s: %s; going on at %d", event.topic, event.partition, event.name, event.detail, event.offset
+            "%s[%d]: %s: %s; going on at %d", event.topic, event.partition, event.name, event.detail, event.offset,
+            extra={"event": event.name},
         )  # fmt: skip
         self.count(event)
 
@@ -586,7 +587,9 @@ class Deduplicator:
                     if is_interruption(error):
                         raise
                     self.counters.observer_errors += 1
-                    logger.exception("an observer failed at %s; going on", event.name)
+                    logger.exception(
+                        "an observer failed at %s; going on", event.name, extra={"event": "observer-failed"}
+                    )
 
 
 def _ascending(batch: list[Record]) -> list[slice]:

@@ -733,7 +733,11 @@ class VerdictCounter:
                     raise
                 self._counters.observer_errors += 1
                 logger.exception(
-                    "an observer failed at %s[%d]@%d; going on", self._topic, self._partition, event.offset
+                    "an observer failed at %s[%d]@%d; going on",
+                    self._topic,
+                    self._partition,
+                    event.offset,
+                    extra={"event": "observer-failed"},
                 )
 
 
@@ -864,7 +868,10 @@ class Writer:
             raise error
         if not self._told:
             logger.error(
-                "%s: completed IDs stay in memory until the store can be written: %s", self._where, error
+                "%s: completed IDs stay in memory until the store can be written: %s",
+                self._where,
+                error,
+                extra={"event": "store-not-writable"},
             )
         self.disk_full = self._told = True
 
@@ -878,7 +885,11 @@ class Writer:
         self.persist()
         if not self.disk_full:
             self._told = False
-            logger.warning("%s: the store can be written again; all completed IDs are in it", self._where)
+            logger.warning(
+                "%s: the store can be written again; all completed IDs are in it",
+                self._where,
+                extra={"event": "store-writable-again"},
+            )
         return not self.disk_full
 
     @property
@@ -891,6 +902,7 @@ class Writer:
         logger.error(
             "%s: disk full: dropped %d unwritten marks; affected IDs are delivered as unverified until the window has "
             "passed", self._where, self.unwritten,
+            extra={"event": "unwritten-marks-dropped"},
         )  # fmt: skip
         self._stop_flush()
         self._state.memory.take_recent(self._state.memory.reach.stream_time_ms, self.store.find)
@@ -1084,6 +1096,7 @@ class Writer:
             "the IDs accepted since then"
             if window_ms is None
             else f"{length_text(window_ms, most_units=2)} (window={shown(str(self.window))})",
+            extra={"event": "oldest-marks-dropped"},
         )
         return True
 

@@ -411,6 +411,7 @@ class Assigned:
                 "completed in between. The other partitions go on. Remove the cause, then restart this consumer or "
                 "seek the partition",
                 self.topic, self.partition, at,
+                extra={"event": "partition-failed"},
             )  # fmt: skip
 
     @property
@@ -617,6 +618,7 @@ class Starts:
             "handled again, at each such assignment. To hide those that the group has handled, set "
             'Recovery(set_back="known"); set Recovery(set_back="again") to leave it as it is, without this line',
             wanted.topic, wanted.partition, given, committed,
+            extra={"event": "assigned-below-commit"},
         )  # fmt: skip
 
     def resolve(self, wanted: TopicPartition) -> int:
@@ -670,6 +672,7 @@ def warn_of_recovering(partitions: Collection[Assigned]) -> None:
         "idle_timeout=, which does not count recoveries. To make recoveries short, keep store= on a disk that stays, "
         "or give Recovery(snapshot=)",
         len(found), len(partitions), listed, ", ..." if len(found) > MOST_LISTED else "",
+        extra={"event": "closed-while-recovering"},
     )  # fmt: skip
 
 
@@ -697,6 +700,7 @@ def note_uncompleted(assigned: Assigned, flight: Flight, most_waiting: int) -> N
             "store_offsets() and complete() complete records here, not a transaction's offsets or offsets kept "
             "elsewhere. At %d the partition is paused; call store_offsets() for handled messages",
             assigned.topic, assigned.partition, flight.in_flight, start, most_waiting,
+            extra={"event": "nothing-completed"},
         )  # fmt: skip
 
 

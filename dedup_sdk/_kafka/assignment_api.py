@@ -93,7 +93,8 @@ class AssignmentApi:
             return
         self._warned = True
         logger.warning(
-            "no message can come: call subscribe(['orders']) or assign() before you ask for messages"
+            "no message can come: call subscribe(['orders']) or assign() before you ask for messages",
+            extra={"event": "not-subscribed"},
         )
 
     # --- subscription --------------------------------------------------------------------------------------------

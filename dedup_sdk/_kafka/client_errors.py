@@ -43,7 +43,7 @@ def handle_error(error: KafkaError) -> None:
     """Raise a fatal error that the client returned as an event; log any other."""
     if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
         raise KafkaException(error)
-    logger.warning("%s: %s", error.name(), error.str())
+    logger.warning("%s: %s", error.name(), error.str(), extra={"event": "client-error"})
 
 
 @contextmanager

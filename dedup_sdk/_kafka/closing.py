@@ -72,7 +72,9 @@ def leave_group(
             Consumer.poll(consumer, _POLL_S)
     except (KafkaException, RuntimeError) as error:
         logger.info(
-            "the member could not leave its group: %s; the group removes it after its session timeout", error
+            "the member could not leave its group: %s; the group removes it after its session timeout",
+            error,
+            extra={"event": "group-not-left"},
         )
 
 
@@ -124,6 +126,7 @@ class ClientEnd:
         logger.warning(
             "the client did not close within %.3g s; closing continues in a background thread, and the group removes "
             "the member after its session timeout. Check that the group's coordinator answers", within_s,
+            extra={"event": "client-not-closed"},
         )  # fmt: skip
 
 

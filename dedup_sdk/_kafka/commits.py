@@ -180,7 +180,11 @@ class Commits:
         try:
             self.completed([assigned], asynchronous=True)
         except KafkaException as error:
-            logger.debug("commit before a seek failed (%s); the next commit repeats it", error)
+            logger.debug(
+                "commit before a seek failed (%s); the next commit repeats it",
+                error,
+                extra={"event": "commit-before-seek-failed"},
+            )
         return prefix
 
     def hand_on(self, before: Assigned, after: Assigned) -> None:
@@ -376,6 +380,7 @@ class Commits:
                     "%s[%d]: the broker refused commit metadata of %d characters (offset.metadata.max.bytes): offsets "
                     "completed above the committed one are left out, and are handled again after a rebalance; raise "
                     "the broker's limit to avoid that", tp.topic, tp.partition, len(tp.metadata or ""),
+                    extra={"event": "commit-metadata-refused"},
                 )  # fmt: skip
                 assigned.commits.has_room_for_done = False
                 again.append(assigned.commit_of(assigned.engine_partition, tp.offset))
@@ -412,6 +417,7 @@ class Commits:
                     tp.partition,
                     tp.offset,
                     error or tp.error,
+                    extra={"event": "commit-refused"},
                 )
                 continue
             if not (assigned.is_placed and self._is_beginning(tp)):
@@ -441,6 +447,7 @@ class Commits:
             *where,
             offset,
             committed,
+            extra={"event": "commit-answer-late"},
         )
         if assigned.engine_partition is not None and assigned.commits.requested <= committed:
             assigned.commits.ask_again()

@@ -610,7 +610,8 @@ class DedupConsumer(Consumer):
             logger.warning(
                 "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no "
                 "history; call store_offsets() when the transaction is committed, and expect unverified messages after "
-                "a restart"
+                "a restart",
+                extra={"event": "transactions-complete-nothing"},
             )
         return self._assignment.of_member(Consumer.consumer_group_metadata)
 
@@ -958,11 +959,13 @@ class DedupConsumer(Consumer):
         Thread(target=self._close_dropped, name="dedup-close", daemon=False).start()
 
     def _close_dropped(self) -> None:
-        logger.warning("%s: it is closed now", self._dropped)
+        logger.warning("%s: it is closed now", self._dropped, extra={"event": "dropped-without-close"})
         try:
             self.close()
         except Exception:
-            logger.exception("closing a consumer that was dropped failed")
+            logger.exception(
+                "closing a consumer that was dropped failed", extra={"event": "dropped-close-failed"}
+            )
 
     def leave_to_parent(self) -> bool:
         """Count as closed in the child of a fork, where the holder of a lock does not exist; False if closed before."""
@@ -989,7 +992,9 @@ class DedupConsumer(Consumer):
         try:
             self.close()
         except Exception:
-            logger.exception("closing failed too, after %s", error_shown(error))
+            logger.exception(
+                "closing failed too, after %s", error_shown(error), extra={"event": "close-failed"}
+            )
 
 
 def _partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:

@@ -397,6 +397,7 @@ class BatchClassifier:
             logger.debug(
                 "%s[%d]: the client returned %d messages a second time, from offset %d on; they are dropped",
                 partition.topic, partition.partition, len(again.offsets), again.offsets[0],
+                extra={"event": "messages-refetched"},
             )  # fmt: skip
         return first
 

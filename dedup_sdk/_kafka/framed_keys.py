@@ -58,4 +58,5 @@ class FramedKeys:
                     "messages that are sent again with it are not recognised. If a schema registry's serializer wrote "
                     "the keys, use unframed-key in place of key, see docs/schema-registry.md",
                     topic, int.from_bytes(key[1:FRAMING_BYTES], "big"), self._spec,
+                    extra={"event": "framed-keys"},
                 )  # fmt: skip

@@ -126,7 +126,9 @@ class ClientLock:
         """
         self.check_open()
         if self.closer is not None:
-            logger.warning("%s() was ignored: the consumer is closing", call)
+            logger.warning(
+                "%s() was ignored: the consumer is closing", call, extra={"event": "call-while-closing"}
+            )
         return self.closer is None
 
     def leave_to_parent(self) -> None:
@@ -305,6 +307,7 @@ class CallbackErrors:
                 "another error came before the first one was raised; only logged: %s",
                 error_shown(error),
                 exc_info=error,
+                extra={"event": "second-error"},
             )
 
     def around(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -336,6 +339,7 @@ class CallbackErrors:
                 "a callback raised while the consumer closes; only logged: %s",
                 error_shown(error),
                 exc_info=error,
+                extra={"event": "callback-raised-while-closing"},
             )
 
     def begin_close(self) -> None:

@@ -139,6 +139,7 @@ def wait_until_decided(
                 "%s[%d]: the group committed %d, but a transaction that began at %d is open; recovery waits for its "
                 "end to know which records the group has passed. If it never ends, abort it (kafka-transactions.sh)",
                 partition.topic, partition.partition, offset, decided,
+                extra={"event": "open-transaction"},
             )  # fmt: skip
             warned = True
         yield Wait(UNDECIDED_LOOK_S, "transaction")

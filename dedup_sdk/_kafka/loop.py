@@ -248,6 +248,7 @@ class FetchLoop:
                     "another thread called poll() or consume() meanwhile, and was refused: %d message(s) come once "
                     "more, because the caller may wait for them no longer",
                     len(again),
+                    extra={"event": "second-poller"},
                 )
                 for message, _ in again:
                     self._engine.counters.of(message.topic(), message.partition()).released += 1
@@ -497,7 +498,13 @@ class FetchLoop:
         except KafkaException as error:
             if not is_retriable(error):
                 raise
-            logger.warning("%s[%d]: %s; asking again", event.topic(), event.partition(), error)
+            logger.warning(
+                "%s[%d]: %s; asking again",
+                event.topic(),
+                event.partition(),
+                error,
+                extra={"event": "broker-asked-again"},
+            )
             self._session.answer_later(event)
             absorbed = True
         self._fetcher.rest(batch[1:])

@@ -120,6 +120,7 @@ class MissingIds:
                     "%s has no ID by %s: %s raised %s; correct the function, or have it return None for a record "
                     "without an ID (later errors are only counted, as unkeyed.failed)",
                     failure.place, self._id_spec, failure.function, masked_text(failure.error),
+                    extra={"event": "id-function-raised"},
                 )  # fmt: skip
                 return
 
@@ -155,6 +156,7 @@ class MissingIds:
                 topic, missing, looked_at.seen, self._id_spec,
                 ", ".join(f"{reason}: {count}" for reason, count in looked_at.reasons.most_common()),
                 self._remedy(looked_at),
+                extra={"event": "records-without-id"},
             )  # fmt: skip
 
     def _remedy(self, looked_at: _Topic) -> str:

@@ -137,6 +137,7 @@ def close_readers(*readers: Consumer, within_s: float = _CLOSE_S) -> None:
         logger.warning(
             "%d readers did not close within %g s; closing them goes on in the background",
             len(readers), within_s,
+            extra={"event": "readers-not-closed"},
         )  # fmt: skip
 
 
@@ -230,7 +231,11 @@ class TailReader:
                 last_arrival = self._check_silence(last_arrival, position, end, arrived=bool(arrived))
             except KafkaException as error:
                 # Not restarted: the client may be skipping a long range of aborted records, which it does not return.
-                logger.warning("%s The replay continues when records arrive", error.args[0].str())
+                logger.warning(
+                    "%s The replay continues when records arrive",
+                    error.args[0].str(),
+                    extra={"event": "replay-waits"},
+                )
                 last_arrival = time.monotonic()
             if self._is_truncated():
                 return

@@ -202,6 +202,7 @@ class Recovery:
                 "Recovery(snapshot=...): no snapshot can be read now: %s. The consumer begins without it; poll() will "
                 "raise this error if the store of a partition is missing or too old",
                 error,
+                extra={"event": "snapshot-unreadable"},
             )
 
 
@@ -362,6 +363,7 @@ def _quarantine_damaged_store(recovery: PartitionRecovery, damage: StoreCorruptE
         logger.error(
             "%s[%d]: its damaged store is kept as %s, and recovery begins with an empty one: %s",
             recovery.assigned.topic, recovery.assigned.partition, kept, damage,
+            extra={"event": "store-damaged"},
         )  # fmt: skip
 
 
@@ -387,10 +389,12 @@ def _report_lock_wait(
     limit_s = recovery.engine.lock_wait_s
     if before_s < limit_s <= waited_s:
         detail = f"waited {limit_s:g} s and goes on waiting; nothing is delivered meanwhile: {error}"
-        logger.warning("%s[%d]: store-locked: %s", topic, partition, detail)
+        logger.warning("%s[%d]: store-locked: %s", topic, partition, detail, extra={"event": "store-locked"})
         recovery.engine.count(recovery.event("store-locked", detail))
     elif before_s < LOCK_LOG_AFTER_S <= waited_s < limit_s:
-        logger.info("%s[%d] waits for its store: %s", topic, partition, error)
+        logger.info(
+            "%s[%d] waits for its store: %s", topic, partition, error, extra={"event": "store-waited-for"}
+        )
 
 
 # --- step 2: whether the history belongs to this log and this rule (see also log_check) -----------------------------
@@ -443,6 +447,7 @@ def _start_with_store(assigned: Assigned, start: Start, partition: Partition, ch
             "%s[%d]: the group has no committed offset, but its store has offsets %d to %d. It begins at %d, as you "
             "have set, and records from there on are handled",
             assigned.topic, assigned.partition, stored.low, stored.high, start.offset,
+            extra={"event": "commits-gone-reset"},
         )  # fmt: skip
         return replace(start, new=False)
     if not start.placed or stored.completed_end <= start.offset:
@@ -470,6 +475,7 @@ def _resume_without_commit(assigned: Assigned, start: Start, partition: Partitio
         "to %d: delivery goes on at %d; auto.offset.reset would %s. To begin elsewhere, use dedup rewind, or "
         'Recovery(without_commit="reset")',
         assigned.topic, assigned.partition, stored.low, stored.high, stored.high, otherwise,
+        extra={"event": "commits-gone"},
     )  # fmt: skip
     metadata = CommitMetadata(
         low=stored.low, log=assigned.log, rule=partition.terms.rule, era=stored.era,
@@ -513,6 +519,7 @@ def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata
         "%s[%d]: the metadata of the committed offset %d belongs to another log (%s, this one is %s): was the group "
         "copied from another cluster? %s",
         assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log, _records_before(chosen),
+        extra={"event": "commit-of-another-log"},
     )  # fmt: skip
     # The broker's answer about the leader epoch compares this log only with itself.
     change = None if start.log_change is None else start.log_change._replace(same_until=None)
@@ -540,6 +547,7 @@ def _discard_other_rule(assigned: Assigned, start: Start, partition: Partition) 
         "window or isolation.level changed? No earlier record counts as handled; IDs that are not found are delivered "
         "as unverified until the window has filled",
         assigned.topic, assigned.partition, start.offset, start.rule, partition.terms.rule,
+        extra={"event": "commit-of-another-rule"},
     )  # fmt: skip
     # The user cannot vouch for it either: records that the other rule hid were never handled.
     return replace(start, metadata=None, void=Void.OTHER_RULE, must_commit_first=True)
@@ -557,6 +565,7 @@ def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recov
             "copies are hidden then, and the copy of a message that was not handled is lost. Set "
             'Recovery(history="none") to leave it as it is, without this line',
             assigned.topic, assigned.partition, start.offset,
+            extra={"event": "commit-without-history"},
         )  # fmt: skip
         return
     is_expected = chosen.history is not None
@@ -564,6 +573,7 @@ def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recov
         logging.INFO if is_expected else logging.WARNING,
         "%s[%d]: the group has committed %d, and %s: %s",
         assigned.topic, assigned.partition, start.offset, void.value, _records_before(chosen),
+        extra={"event": "history-assumed"},
     )  # fmt: skip
 
 
@@ -602,6 +612,7 @@ def _verify_completed_above(
         "%s[%d]: the metadata of the committed offset %d names a completed record at %d which the log does not have: "
         "records completed above the committed offset are delivered again",
         partition.topic, partition.partition, start.offset, witness.offset,
+        extra={"event": "commit-of-other-records"},
     )  # fmt: skip
     return replace(start, metadata=replace(metadata, done=None), must_commit_first=True), None
 
@@ -639,6 +650,7 @@ def start_plan(partition: Partition, start: Start, client: Client, chosen: Recov
         logger.warning(
             "%s[%d]: a commit of %d came after that of %d, in the same era: nobody set the group back, so that nothing "
             "is handled again", *where, start.offset, stored.committed,
+            extra={"event": "late-commit"},
         )  # fmt: skip
     unknown = stored is not None and stored.committed is None and not start.reopened
     if plan.keep and unknown and plan.progress.high > start.offset:
@@ -647,6 +659,7 @@ def start_plan(partition: Partition, start: Start, client: Client, chosen: Recov
             "completed here, or come from a restored snapshot, and are not delivered; if they were never processed, "
             "remove the store",
             *where, plan.progress.high, start.offset,
+            extra={"event": "rewound"},
         )  # fmt: skip
     if start.reopened:
         # Uncommitted offsets must not count as committed: after a crash the group's offset would look like a rewind.
@@ -775,12 +788,17 @@ def start_from_snapshot(
             logger.info(
                 "%s[%d]: snapshot %s taken, which leaves %d offsets; passed over: %s",
                 partition.topic, partition.partition, candidate.source.place, candidate.tail, "; ".join(passed_over),
+                extra={"event": "snapshot-taken"},
             )  # fmt: skip
         return candidate.plan, f"snapshot of {counted(candidate.part.marks, 'mark')}"
     if damage is not None:
         raise damage
     logger.warning(
-        "%s[%d]: snapshot not taken: %s", partition.topic, partition.partition, "; ".join(passed_over)
+        "%s[%d]: snapshot not taken: %s",
+        partition.topic,
+        partition.partition,
+        "; ".join(passed_over),
+        extra={"event": "snapshot-not-taken"},
     )
     partition.start(plan)
     return plan, "snapshot not taken"
@@ -958,6 +976,7 @@ def _replay_begin(partition: Partition, plan: StartPlan, reader: TailReader, fir
             "%s[%d]: offsets %d to %d are gone from the log; IDs that are not found are delivered as unverified until "
             "the window has filled",
             partition.topic, partition.partition, plan.replay_from, first,
+            extra={"event": "history-gone"},
         )  # fmt: skip
         partition.memory.pass_uncounted(first - plan.replay_from)
         partition.memory.forget_all()
@@ -1014,7 +1033,7 @@ class ReplayWatch:
             left_ms = round((self._end - offset) / rate) * 1_000
             left = f"{length_text(left_ms, most_units=2)} to go"
         line = f"replayed up to offset {offset} of {self._end}, {rate:.0f} offsets a second, {left}"
-        logger.info("%s: %s", self._name, line)
+        logger.info("%s: %s", self._name, line, extra={"event": "recovery"})
         self._report(offset, line)
 
 
@@ -1255,7 +1274,11 @@ class RecoveryLoop:
         ):
             self._backoff.failed(assigned)
             logger.warning(
-                "%s[%d]: recovery is repeated later: %s", assigned.topic, assigned.partition, error
+                "%s[%d]: recovery is repeated later: %s",
+                assigned.topic,
+                assigned.partition,
+                error,
+                extra={"event": "recovery-repeated"},
             )
         elif isinstance(error, KafkaException) and _is_unknown_topic(error):
             event = f"topic {shown(assigned.topic)} is unknown to the broker: {error}"
@@ -1272,6 +1295,7 @@ class RecoveryLoop:
             "%s[%d] waits for its store; %d of %d partitions have theirs, and later ones may wait as well: %s",
             assigned.topic, assigned.partition, sum(each.engine_partition is not None for each in partitions),
             len(partitions), error,
+            extra={"event": "store-waited-for"},
         )  # fmt: skip
 
     def _find_start(self, assigned: Assigned) -> None:
@@ -1298,6 +1322,7 @@ class RecoveryLoop:
             logger.warning(
                 "%s[%d]: the group's offsets are not known yet (%s); the request is repeated",
                 assigned.topic, assigned.partition, error,
+                extra={"event": "group-offsets-unknown"},
             )  # fmt: skip
 
     def _with_known_beginning(self, finished: list[Assigned]) -> list[Assigned]:
@@ -1318,7 +1343,11 @@ class RecoveryLoop:
             try:
                 self._commits.beginnings(due)
             except KafkaException as error:
-                logger.warning("commit of where the history begins failed (%s); it is repeated", error)
+                logger.warning(
+                    "commit of where the history begins failed (%s); it is repeated",
+                    error,
+                    extra={"event": "beginning-commit-failed"},
+                )
         return known
 
 

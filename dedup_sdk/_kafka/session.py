@@ -162,7 +162,11 @@ class Session:
             self._find_starts(partitions, starts)
         except (KafkaException, DedupError) as error:
             self._backoff.note_silence()
-            logger.warning("the group's offsets are not known yet (%s); the request is repeated", error)
+            logger.warning(
+                "the group's offsets are not known yet (%s); the request is repeated",
+                error,
+                extra={"event": "group-offsets-unknown"},
+            )
         finally:
             # Also when interrupted: the client would assign them itself, and their messages would be dropped for ever.
             at = [
@@ -203,6 +207,7 @@ class Session:
                     logger.info(
                         "%s[%d]: the start offset is not known yet (%s); the recovery repeats the request",
                         tp.topic, tp.partition, error,
+                        extra={"event": "start-offset-unknown"},
                     )  # fmt: skip
 
     def resolve(self, wanted: TopicPartition) -> int:
@@ -407,7 +412,9 @@ class Session:
                 self.commits.completed(owned, asynchronous=False, until=until)
         except (KafkaException, DedupError) as error:
             logger.warning(
-                "commit on revoke failed (%s): the next owner gets uncommitted records again", error
+                "commit on revoke failed (%s): the next owner gets uncommitted records again",
+                error,
+                extra={"event": "commit-on-revoke-failed"},
             )
         for assigned in owned:
             self.engine.counters.of(*assigned.coordinates).left_out += _count_left_out(assigned)
@@ -417,6 +424,7 @@ class Session:
                 logger.warning(
                     "%s[%d]: abandoned after the revoke deadline of %.1f s; unwritten records are delivered again",
                     assigned.topic, assigned.partition, self._settings.revoke_deadline_s,
+                    extra={"event": "partition-abandoned"},
                 )  # fmt: skip
             self._close_or_warn(assigned, write=in_time)
         if owned:
@@ -456,6 +464,7 @@ class Session:
             logger.warning(
                 "%s[%d]: closing failed (%s); unwritten records are delivered again",
                 assigned.topic, assigned.partition, error,
+                extra={"event": "partition-close-failed"},
             )  # fmt: skip
         # Last: after an interruption it is found, and closed again.
         self.assigned.pop(assigned.coordinates, None)
@@ -614,7 +623,11 @@ class Session:
                 before_commits()
                 self.commits.completed(self.assigned.values(), asynchronous=True)
         except KafkaException as error:
-            logger.warning("commit failed (%s); it is repeated with the next commit", error)
+            logger.warning(
+                "commit failed (%s); it is repeated with the next commit",
+                error,
+                extra={"event": "commit-failed"},
+            )
         return self._topics_made_anew() if now >= self._topic_watch.due_at else []
 
     def _begin_to_deliver(self, finished: list[Assigned]) -> None:
@@ -673,6 +686,7 @@ class Session:
                 "%s[%d]: paused: %d records wait for the one at offset %d; it resumes when that one is completed "
                 "(does a handler hang?)",
                 assigned.topic, assigned.partition, flight.kept, flight.high,
+                extra={"event": "backlog"},
             )  # fmt: skip
 
     def _pause_while(self, assigned: Assigned, why: Pause, applies: bool) -> None:  # noqa: FBT001 (a state)
@@ -743,9 +757,13 @@ def _try_commit(session: Session, lock: RLock, until: float) -> bool:
         except KafkaException as error:
             if error.args[0].code() in _REBALANCING:
                 return False
-            logger.info("commit before leaving failed (%s)", error)
+            logger.info(
+                "commit before leaving failed (%s)", error, extra={"event": "commit-before-leaving-failed"}
+            )
         except DedupError as error:
-            logger.info("commit before leaving failed (%s)", error)
+            logger.info(
+                "commit before leaving failed (%s)", error, extra={"event": "commit-before-leaving-failed"}
+            )
     return True
 
 
@@ -774,7 +792,7 @@ class RebalanceLog:
         if behind:
             line += "; %d still recovering: %s"
             arguments += [len(behind), "; ".join(map(self._describe, behind))]
-        logger.info(line, *arguments)
+        logger.info(line, *arguments, extra={"event": "partitions-ready"})
 
     def gone(self, how: str, partitions: list[Assigned]) -> None:
         """Log partitions that were closed; ``how`` is "revoked" or "lost"."""
@@ -788,6 +806,7 @@ class RebalanceLog:
         logger.info(
             "%s %s: %s; verdicts since the last rebalance: %s",
             event, counted(count, "partition"), names or "-", since or "none",
+            extra={"event": "rebalance"},
         )  # fmt: skip
 
     def _describe(self, assigned: Assigned) -> str:

@@ -155,7 +155,8 @@ class Runner:
         except Exception:
             self._session.doubt()
             logger.exception(
-                "waiting for the running handlers failed; the messages in flight are delivered again"
+                "waiting for the running handlers failed; the messages in flight are delivered again",
+                extra={"event": "handlers-not-ended"},
             )
 
     def _withdraw(self) -> None:
@@ -239,6 +240,7 @@ class Runner:
         logger.warning(
             "%s[%d]@%d: the handler failed (attempts: %d), sending a dead letter: %s",
             letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
+            extra={"event": "handler-failed"},
         )  # fmt: skip
         self._send_letter(task, letter)
 
@@ -315,6 +317,7 @@ class Runner:
                 "%s[%d]@%d: stopped waiting for its handler or dead letter; the message is delivered again",
                 *task.coordinates,
                 task.offset,
+                extra={"event": "handler-not-ended"},
             )
         return abandoned
 

@@ -129,6 +129,7 @@ def raise_file_limit() -> None:
     log.info(
         "this process may open %s files now, before %s: the soft limit was raised to the hard one (ulimit -Hn)",
         f"{most:,}", f"{soft:,}",
+        extra={"event": "file-limit-raised"},
     )  # fmt: skip
 
 

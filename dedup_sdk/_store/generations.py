@@ -293,7 +293,9 @@ class RocksGenerations:
                 self._load_filter(generation)
         if self.count_with_bloom() < len(state.generations):
             log.error(
-                "store %s: RocksDB's Bloom filters are off, look-ups are slow; check its OPTIONS file", folder
+                "store %s: RocksDB's Bloom filters are off, look-ups are slow; check its OPTIONS file",
+                folder,
+                extra={"event": "bloom-filters-off"},
             )
 
     @cached_property
@@ -531,6 +533,7 @@ class RocksGenerations:
                 "store %s: the filter image was not written (%s); the next open rebuilds the filters",
                 self._folder,
                 error,
+                extra={"event": "filter-image-not-written"},
             )
         finally:
             self._fold = None
@@ -549,6 +552,7 @@ class RocksGenerations:
                 "store %s: filter image not usable, rebuilding the filters from their words: %s",
                 self._folder,
                 error,
+                extra={"event": "filter-image-unusable"},
             )
             return False
 
@@ -561,6 +565,7 @@ class RocksGenerations:
                 self._folder,
                 generation.name,
                 error,
+                extra={"event": "filter-words-unusable"},
             )
             self._rebuild_filter(generation)
 

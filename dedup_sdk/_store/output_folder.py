@@ -281,6 +281,7 @@ class OutputFolder:
                     self.place,
                     MANIFEST_NAME,
                     driver_message(error, self._url),
+                    extra={"event": "exclusive-write-unsupported"},
                 )
             else:
                 return

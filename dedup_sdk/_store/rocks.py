@@ -658,6 +658,7 @@ class RocksPartition:
         log.info(
             "installed snapshot %s: %d marks up to offset %d in %s",
             snapshot, entry.marks, entry.high, self._folder,
+            extra={"event": "snapshot-installed"},
         )  # fmt: skip
 
     def reset(self, progress: Progress) -> None:

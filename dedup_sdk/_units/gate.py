@@ -60,6 +60,7 @@ class UnitGate(Gate):
             "end it, or raise Unit(records=%d, megabytes=%d)",
             partition.topic, partition.partition, shown(name.decode(errors="backslashreplace")), offset, among,
             f"{self.units.most_behind:,}", f"{unit.megabytes:,}", unit.records, unit.megabytes,
+            extra={"event": "unit-unfinished"},
         )  # fmt: skip
         self._unsaid = 0
         self._quiet_until_ms = now_ms + QUIET_MS
@@ -103,7 +104,7 @@ class UnitGate(Gate):
                 f"{beside.topic}[{beside.partition}] from offset {first}: they are delivered one by one, as "
                 "unverified; send a unit to one partition, e.g. with one key"
             )
-            logger.error("%s", detail)
+            logger.error("%s", detail, extra={"event": "unit-crosses"})
             for other, _ in others:
                 other.give_up(name, CROSSES)
             events.append(PartitionEvent(CROSSES, partition.topic, partition.partition, offset, detail))

@@ -603,7 +603,9 @@ class AsyncDedupConsumer:
         try:
             await self.close()
         except Exception:
-            logger.exception("closing failed too, after %s", error_shown(error))
+            logger.exception(
+                "closing failed too, after %s", error_shown(error), extra={"event": "async-close-failed"}
+            )
 
     def __del__(self) -> None:
         """Have the thread of a consumer that was dropped without `close` close it."""

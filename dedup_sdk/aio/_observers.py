@@ -64,6 +64,7 @@ class LoopObservers:
                     "%d events wait for coroutine observers, which are too slow: more are left out, and counted as "
                     "observer_errors; let the observers only note their events",
                     MOST_EVENTS,
+                    extra={"event": "observers-slow"},
                 )
             return
         self._events.append((function, event))
@@ -94,7 +95,9 @@ class LoopObservers:
         except Exception:
             if self._owner is not None:
                 self._owner.counters.observer_errors += 1
-            logger.exception("an observer failed at %s; going on", type(event).__name__)
+            logger.exception(
+                "an observer failed at %s; going on", type(event).__name__, extra={"event": "observer-failed"}
+            )
 
     async def end(self, deadline_s: float) -> None:
         """Wait until all events are worked off, or the deadline; then cancel what runs."""
@@ -107,6 +110,7 @@ class LoopObservers:
             logger.warning(
                 "%d events of coroutine observers are left out: the consumer is closed, and waits no longer",
                 len(self._events) + 1,
+                extra={"event": "observer-not-ended"},
             )
 
 

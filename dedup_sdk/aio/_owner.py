@@ -185,7 +185,11 @@ class Owner:
         if cancelled is not None:
             # The error of the end, if there is one, is not the caller's any more.
             if (failed := self._closing.exception()) is not None:
-                logger.error("closing failed, after a cancellation", exc_info=failed)
+                logger.error(
+                    "closing failed, after a cancellation",
+                    exc_info=failed,
+                    extra={"event": "async-close-failed"},
+                )
             raise cancelled
         self._closing.result()
 
@@ -198,7 +202,8 @@ class Owner:
                 if self._is_orphan:
                     logger.warning(
                         "an AsyncDedupConsumer was left open, or its event loop is over: it is closed now; use async "
-                        "with, or await close()"
+                        "with, or await close()",
+                        extra={"event": "async-left-open"},
                     )
                     break
                 self._turn()
@@ -212,7 +217,11 @@ class Owner:
         if self._closing is not None:
             self._answer(self._closing, None, error)
         elif error is not None:
-            logger.error("closing an AsyncDedupConsumer that was left open failed", exc_info=error)
+            logger.error(
+                "closing an AsyncDedupConsumer that was left open failed",
+                exc_info=error,
+                extra={"event": "async-close-failed"},
+            )
         while self._requests:
             self._answer(self._requests.popleft().future, None, RuntimeError(CLOSED))
         self.tell(self._notify)
@@ -349,6 +358,7 @@ class Owner:
             logger.warning(
                 "%s[%d]@%d: stopped waiting for its handler; the message is delivered again",
                 message.topic(), message.partition(), message.offset(),
+                extra={"event": "handler-not-ended"},
             )  # fmt: skip
 
     def _tell_withdrawn(self, messages: list[Message]) -> None:

@@ -287,6 +287,7 @@ class AsyncRunner:
             logger.warning(
                 "%s[%d]@%d: its handler ignored the cancellation, and is waited for no longer; the message is "
                 "delivered again", message.topic(), message.partition(), message.offset(),
+                extra={"event": "handler-ignored-cancellation"},
             )  # fmt: skip
         self._buffer.end([*self._running.values(), *self._waiting.values()], End.RELEASED)
         self._running.clear()
@@ -369,6 +370,7 @@ class DeadLetters:
         logger.warning(
             "%s[%d]@%d: the handler failed (attempts: %d), sending a dead letter: %s",
             letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
+            extra={"event": "handler-failed"},
         )  # fmt: skip
         try:
             self._producer.send(message, letter, report)

@@ -218,6 +218,7 @@ class Bridge:
             "batches and offsets in transactions" if self._atomic
             else "batches in transactions, offsets after them" if target.is_transactional
             else f"no transactions{': ' if why else ''}{masked_text(why)}",
+            extra={"event": "bridge-began"},
         )  # fmt: skip
         return source
 
@@ -232,6 +233,7 @@ class Bridge:
                 "bridge: source and target have the same cluster ID (%s), but topic %s differs, so that "
                 "they are treated as two clusters; "
                 "give them different IDs", cluster, told,
+                extra={"event": "bridge-same-cluster"},
             )  # fmt: skip
         return told is None
 
@@ -333,6 +335,7 @@ class Bridge:
         log.log(
             logging.DEBUG if self._ending.is_set() or is_refusal else logging.WARNING,
             "bridge: a batch of %d records is sent again: %s", len(batch), masked_text(str(failed)),
+            extra={"event": "bridge-batch-repeated"},
         )  # fmt: skip
         while True:
             try:
@@ -400,7 +403,7 @@ class Bridge:
                 f"{said}; raise the target's limits (max.message.bytes of its topic, message.max.bytes "
                 "of the bridge's settings), or leave such records out: --on-refused skip"
             )
-        log.warning("bridge: %s; it is left out", said)
+        log.warning("bridge: %s; it is left out", said, extra={"event": "bridge-record-left-out"})
         self._skipped.add((message.topic(), message.partition(), message.offset()))
 
     def _count_batch(self, batch: list[Any], added: _Added) -> None:
@@ -425,6 +428,7 @@ class Bridge:
                     "bridge: %s has %d headers whose names are not UTF-8; the client cannot send them, so "
                     "they are not copied, neither here nor elsewhere "
                     "in %s", coordinates(message), count, message.topic(),
+                    extra={"event": "bridge-headers-left-out"},
                 )  # fmt: skip
 
     def _copies(self, source: Source, target: Target, batch: list[Any]) -> tuple[list[Copy], _Added]:

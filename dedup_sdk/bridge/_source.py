@@ -220,6 +220,7 @@ class SourcePartitions:
                 "bridge: topic %s was deleted and created again; it is copied from its beginning, and its records "
                 "get new IDs",
                 topic,
+                extra={"event": "bridge-topic-recreated"},
             )
         elif start.translated and told not in self._logged:
             self._logged.add(told)
@@ -227,6 +228,7 @@ class SourcePartitions:
                 "bridge: the group's offsets of topic %s were committed in another cluster; it is read "
                 "from these offsets",
                 topic,
+                extra={"event": "bridge-offsets-of-another-cluster"},
             )
 
     def report_removed_topics(self) -> None:
@@ -265,6 +267,7 @@ class SourcePartitions:
                 log.warning(
                     "bridge: topic %s was deleted at the source; its records that were not copied are lost",
                     topic,
+                    extra={"event": "bridge-topic-gone"},
                 )
         elif now - self._missing[topic] > MISSING_S:
             raise BridgeError(
@@ -361,7 +364,7 @@ class Source:
         ):
             self._suspend(partitions_of_missing)
         elif error.code() in _RETRIABLE_ERRORS or is_retriable(KafkaException(error)):
-            log.debug("bridge: the source says: %s", error.str())
+            log.debug("bridge: the source says: %s", error.str(), extra={"event": "bridge-source-error"})
         else:
             raise BridgeError(
                 f"the source cannot be read: {error.str()}; fix the cause, and start the bridge again"
@@ -418,7 +421,7 @@ class Source:
                 raise BridgeError(
                     f"the group's offsets cannot be read: {text_of(error)}; check that the bridge may read the group"
                 ) from None
-            log.debug("bridge: %s; asked again", text_of(error))
+            log.debug("bridge: %s; asked again", text_of(error), extra={"event": "bridge-asked-again"})
 
     def _start(self, partition_id: PartitionId, start: StartPosition) -> None:
         # Also where the client's position is the same: records that it returned before were dropped, and it
@@ -469,7 +472,11 @@ class Source:
                     f"the source refuses the group's commit: {text_of(error)}; check that the bridge may "
                     "write the group"
                 ) from None
-            log.info("bridge: the group's commit failed and is retried: %s", text_of(error))
+            log.info(
+                "bridge: the group's commit failed and is retried: %s",
+                text_of(error),
+                extra={"event": "bridge-commit-failed"},
+            )
         else:
             self._uncommitted.clear()
 
@@ -498,7 +505,9 @@ class Source:
                 self._seek(partition_id, offset)
         except KafkaException as error:
             # No record of the batch may be skipped: a member that joins again begins with the committed offsets.
-            log.info("bridge: joins its group again: %s", text_of(error))
+            log.info(
+                "bridge: joins its group again: %s", text_of(error), extra={"event": "bridge-joins-again"}
+            )
             self._leave()
             self._forget()
             self._consumer = self._make()
@@ -597,7 +606,11 @@ class Source:
                 [TopicPartition(*partition_id) for partition_id in rest], timeout=ASK_S
             )
         except KafkaException as error:
-            log.debug("bridge: the group's offsets cannot be read: %s", text_of(error))
+            log.debug(
+                "bridge: the group's offsets cannot be read: %s",
+                text_of(error),
+                extra={"event": "bridge-offsets-unreadable"},
+            )
             return done
         return done | {
             (tp.topic, tp.partition)
@@ -702,7 +715,11 @@ class EndOffsets:
         try:
             now = source.ends_now(set(self._ends))
         except KafkaException as error:
-            log.debug("bridge: the end offsets cannot be read: %s", text_of(error))
+            log.debug(
+                "bridge: the end offsets cannot be read: %s",
+                text_of(error),
+                extra={"event": "bridge-ends-unreadable"},
+            )
             return
         self._retry_later({partition_id for partition_id, end in now.items() if end is None})
         before, self._lower = (
@@ -721,6 +738,7 @@ class EndOffsets:
                 *partition_id,
                 self._ends[partition_id],
                 end,
+                extra={"event": "bridge-log-truncated"},
             )
             if end:
                 self._ends[partition_id] = end
@@ -737,4 +755,5 @@ class EndOffsets:
                     "bridge: %s[%d] had records up to %d when the run began, and the source no longer lists it; "
                     "its uncopied records are missing at the target",
                     *partition_id, self._ends.pop(partition_id),
+                    extra={"event": "bridge-partition-gone"},
                 )  # fmt: skip

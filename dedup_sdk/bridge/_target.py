@@ -245,7 +245,9 @@ class Target:
         if self._batch_bytes > _LEAST_BATCH_BYTES:
             self._batch_bytes = max(_LEAST_BATCH_BYTES, self._batch_bytes // 10)
             log.info(
-                "bridge: the target refuses large requests; batch.size is %d bytes now", self._batch_bytes
+                "bridge: the target refuses large requests; batch.size is %d bytes now",
+                self._batch_bytes,
+                extra={"event": "bridge-smaller-batches"},
             )
             # If no producer can be made now, the next batch fails and makes one.
             with suppress(BatchFailedError):
@@ -344,7 +346,7 @@ class Target:
                 cause = error.args[0]
                 if not is_retriable(error) or cause.fatal() or cause.txn_requires_abort():
                     raise BatchFailedError(cause) from None
-                log.debug("bridge: %s; asked again", text_of(error))
+                log.debug("bridge: %s; asked again", text_of(error), extra={"event": "bridge-asked-again"})
                 if self._is_ending() or time.monotonic() > until:
                     raise BatchFailedError(cause) from None
             else:

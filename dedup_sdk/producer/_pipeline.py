@@ -312,6 +312,7 @@ class Pipeline:
                     "outbox: a message for topic %s is refused (%s); it stays in the outbox, and is sent again at "
                     "the next start",
                     message.topic(), text,
+                    extra={"event": "outbox-message-refused"},
                 )  # fmt: skip
             self.counters.refused += 1
             self._count_ended()
@@ -330,7 +331,8 @@ class Pipeline:
             self.failed = error
         except Exception as error:
             log.exception(
-                "outbox: unexpected error; nothing more is persisted or sent, make another producer"
+                "outbox: unexpected error; nothing more is persisted or sent, make another producer",
+                extra={"event": "outbox-ended"},
             )
             self.failed = OutboxError(
                 f"the outbox's thread ended ({error_shown(error)}); make another producer"
@@ -340,7 +342,7 @@ class Pipeline:
 
     def _end(self) -> None:
         if self.failed is not None:
-            log.error("outbox: %s", self.failed)
+            log.error("outbox: %s", self.failed, extra={"event": "outbox-not-writable"})
         try:
             self._outbox.close()
         except OutboxError as error:
@@ -377,12 +379,12 @@ class Pipeline:
             numbers = self._outbox.apply(step)
         except OutboxFullError as error:
             if self._write_error is None:
-                log.warning("outbox: %s", error)
+                log.warning("outbox: %s", error, extra={"event": "outbox-not-writable"})
             self._write_error, self._write_again = error, now + _AGAIN_S
             self._next.release_barriers(error)
             return
         if self._write_error is not None:
-            log.info("outbox: writing works again")
+            log.info("outbox: writing works again", extra={"event": "outbox-writable-again"})
         self._write_error, self._remove_by = None, now + _REMOVE_S
         self.counters.persisted += len(numbers)
         self._under_way.difference_update(batch.removed)
@@ -416,7 +418,7 @@ class Pipeline:
             self._feed()
         except OutboxFullError as error:
             if not self._read_failed:
-                log.warning("outbox: %s", error)
+                log.warning("outbox: %s", error, extra={"event": "outbox-not-writable"})
             self._read_failed = True
         else:
             self._read_failed = False
@@ -504,6 +506,7 @@ class Pipeline:
             "outbox: row %s is not a message (%s); it stays in the outbox, and is not sent",
             stored.id,
             stored.unreadable,
+            extra={"event": "outbox-row-unreadable"},
         )
         self._pending.discard({stored.id})
         self.counters.unreadable += 1

@@ -272,6 +272,7 @@ class DedupProducer(Producer):
             log.warning(
                 "outbox: %s not confirmed; what is in the outbox stays there, and the next producer sends it",
                 counted(kept, "message"),
+                extra={"event": "outbox-unconfirmed"},
             )
         self._pipeline.report_unwritten()
         return done

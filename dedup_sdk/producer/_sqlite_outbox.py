@@ -266,7 +266,7 @@ class SqliteOutbox:
                 f"{said}: move that away, or start with on_damage='set-aside', to continue with the rest"
             )
         self.set_aside = damaged[-1]
-        log.error("%s", said)
+        log.error("%s", said, extra={"event": "outbox-file-failed"})
 
     def _check(self) -> None:
         application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
@@ -299,7 +299,10 @@ class SqliteOutbox:
             with suppress(FileNotFoundError):
                 self.path.with_name(FILE + end).rename(f"{self.set_aside}{end}")
         log.error(
-            "outbox: %s was damaged and is now %s; its messages are not sent", self.path, self.set_aside.name
+            "outbox: %s was damaged and is now %s; its messages are not sent",
+            self.path,
+            self.set_aside.name,
+            extra={"event": "outbox-damaged"},
         )
 
     def _add(self, messages: Sequence[Outgoing]) -> None:

@@ -83,6 +83,7 @@ class Acknowledgements:
                 "shared store unreachable: %d completed IDs were not stored there; "
                 "other consumers may handle them again until you load them with `dedup snapshots load`",
                 len(self.pending),
+                extra={"event": "shared-completions-unsent"},
             )
             self.count("forgotten", len(self.pending))
             self.pending = {}
@@ -135,13 +136,15 @@ class Acknowledgements:
         self.count("outages")
         if not self._breaker.is_open:
             effect = "are held back" if self._shared.on_outage == "pause" else "are delivered as unverified"
-            logger.warning("%s; until it answers, new messages %s", error, effect)
+            logger.warning(
+                "%s; until it answers, new messages %s", error, effect, extra={"event": "shared-outage"}
+            )
         self._breaker.failed(self._clock())
 
     def _record_success(self) -> None:
         """End the backoff."""
         if self._breaker.is_open:
-            logger.warning("the shared store answers again")
+            logger.warning("the shared store answers again", extra={"event": "shared-outage-ended"})
         self._breaker.answered()
 
     def count(self, name: SharedName, count: int = 1) -> None:

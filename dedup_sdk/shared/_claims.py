@@ -93,6 +93,7 @@ class ClaimGatekeeper:
         logger.warning(
             "%s[%d] was rewound, but the shared memory still knows the completed IDs: their records stay hidden; to "
             "handle them again, give Shared another prefix", topic, partition,
+            extra={"event": "shared-rewound"},
         )  # fmt: skip
 
     def close(self) -> None:

@@ -150,6 +150,8 @@ def _renew_all(of: ref[Leases], stopped: Event) -> None:
         try:
             wait_s = leases.renew_while_alive()
         except Exception:
-            logger.exception("lease renewal failed; the next poll tries again")
+            logger.exception(
+                "lease renewal failed; the next poll tries again", extra={"event": "lease-renewal-failed"}
+            )
             return
         del leases

@@ -97,6 +97,7 @@ class Shared:
                 "with consumer.run(..., on_error='dead-letter', dead_letters=...) and the retry topic; "
                 "or remove it from origins",
                 ", ".join(f"{topic} shares the scope of {origin}" for topic, origin in shared.items()),
+                extra={"event": "shared-origins"},
             )
 
     def warn_of_lease(self, session_s: float) -> None:
@@ -107,6 +108,7 @@ class Shared:
                 "keeps its partitions but loses its claims, so that its messages in flight are handled twice; "
                 "give at least lease=%g",
                 self.lease, session_s, session_s,
+                extra={"event": "lease-too-short"},
             )  # fmt: skip
 
     def gatekeeper(self, counters: Counters, *, group: str, silence_s: float) -> Gatekeeper:

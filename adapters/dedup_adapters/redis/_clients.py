@@ -60,6 +60,7 @@ def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], st
                 "the client of Redis at %s has no socket_timeout: while the server does not answer, the consumer "
                 "waits without a time limit; set one, e.g. 1.0",
                 where(server),
+                extra={"event": "redis-without-time-limit"},
             )
         return lambda: server, where(server)
     if not isinstance(server, str):
@@ -151,6 +152,7 @@ def warn_of_forgetting(client: Any, where: str) -> None:
             "Redis at %s refuses to return its settings (%s): check that it persists IDs and evicts none",
             where,
             error,
+            extra={"event": "redis-settings-unknown"},
         )
         return
     if log == "no":
@@ -158,6 +160,7 @@ def warn_of_forgetting(client: Any, where: str) -> None:
             "Redis at %s has appendonly=no, save=%s: a restart loses %s, and their duplicates are delivered; "
             "set appendonly yes, appendfsync everysec",
             where, shown(save), "all IDs since its last snapshot" if save else "all IDs",
+            extra={"event": "redis-not-persistent"},
         )  # fmt: skip
     if policy and policy != "noeviction":
         logger.warning(
@@ -165,6 +168,7 @@ def warn_of_forgetting(client: Any, where: str) -> None:
             "window, and duplicates of them are "
             "delivered; set maxmemory-policy noeviction",
             where, policy,
+            extra={"event": "redis-evicts"},
         )  # fmt: skip
 
 

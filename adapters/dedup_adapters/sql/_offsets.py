@@ -339,6 +339,7 @@ class KeptOffsets:
                 logger.warning(
                     "%s: offset %d of group %s in the database is unusable, because the topic %s; continuing at %d",
                     name, kept, self._group, why, start,
+                    extra={"event": "sql-offset-unusable"},
                 )  # fmt: skip
             change = {"before": kept, "of_topic_id": row.topic_id, "after": start, "new_topic_id": named}
             with self._engine.begin() as connection:

@@ -111,6 +111,7 @@ class SharedStore:
                 "the driver %s does not expose its sockets: while the server does not answer, the consumer waits "
                 "without a time limit; use another driver, e.g. %s",
                 given.dialect.driver, EXAMPLE,
+                extra={"event": "sql-without-time-limit"},
             )  # fmt: skip
         # Each statement is a transaction, and must see all rows committed before it.
         self._engine = given.execution_options(isolation_level="READ COMMITTED")
