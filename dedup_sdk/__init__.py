@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dedup_sdk._observe import (
         Counters,
         Health,
+        Histogram,
         PartitionEvent,
         PartitionObserver,
         PartitionStatus,
@@ -69,6 +70,7 @@ __all__ = [  # noqa: RUF022 (as Python sorts them)
     "DedupError",
     "Deduplicator",
     "Health",
+    "Histogram",
     "IdSpec",
     "LastId",
     "Lookup",
@@ -119,6 +121,7 @@ _MODULES: Final = {
     "dedup_sdk._observe": (
         "Counters",
         "Health",
+        "Histogram",
         "PartitionEvent",
         "PartitionObserver",
         "PartitionStatus",

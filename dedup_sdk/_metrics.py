@@ -112,7 +112,9 @@ class Metrics:
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples that have these labels; 0 where there is none.
 
-        ``name`` as in `Metric.full_name`. Raises `KeyError` for a metric that does not exist.
+        ``name`` as in `Metric.full_name`. Raises `KeyError` for a metric or a label that does not exist, and
+        `ValueError` if several samples of a gauge have these labels: positions or windows of several partitions have
+        no sum.
         """
         metric = BY_NAME[name]
         asked = {
@@ -120,11 +122,19 @@ class Metrics:
         }
         if len(asked) < len(labels):
             raise KeyError(f"{name} has the labels {', '.join(metric.labels) or 'none'}")
-        return sum(
-            each.value
+        found = [
+            each
             for each in self.samples
             if each.metric.full_name == name and all(each.labels[at] == value for at, value in asked.items())
-        )
+        ]
+        if metric.kind == "gauge" and len(found) > 1:
+            differing = zip(metric.labels, zip(*(each.labels for each in found), strict=True), strict=True)
+            wanted = " and ".join(label for label, values in differing if len({*values}) > 1)
+            raise ValueError(
+                f"{name} is a gauge, and {len(found)} samples have these labels: give {wanted}, too, or add up the "
+                "samples yourself"
+            )
+        return sum(each.value for each in found)
 
 
 _PLACE: Final[tuple[Label, ...]] = ("topic", "partition")
@@ -353,9 +363,13 @@ def flat_names() -> dict[str, int]:
     return dict.fromkeys(names, 0)
 
 
-def samples_of(counters: Counters, statuses: Sequence[PartitionStatus]) -> Iterator[Sample]:
+def samples_of(
+    counters: Counters,
+    partitions: Mapping[tuple[str, int], PartitionCounters],
+    statuses: Sequence[PartitionStatus],
+) -> Iterator[Sample]:
     """Yield all samples of a consumer; without a lock, from any thread."""
-    yield from _of_partitions(counters.partitions)
+    yield from _of_partitions(partitions)
     for metric in OF_CONSUMER:
         yield Sample(metric, (), getattr(counters, metric.name))
     yield from _named_counts(EVENTS, get_args(EventName), counters.events)

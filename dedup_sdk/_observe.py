@@ -185,7 +185,7 @@ class _Totals(Mapping[str, int]):
     def _sums(self) -> dict[str, int]:
         # The names of verdicts are there without a partition, too.
         totals = dict(self._of(PartitionCounters()))
-        for each in map(self._of, self._counters.partitions.values()):
+        for each in map(self._of, by_partition(self._counters).values()):
             for name, count in dict(each).items():
                 totals[name] = totals.get(name, 0) + count
         return totals
@@ -209,7 +209,7 @@ def _times() -> Histogram:
 
 @dataclass(slots=True)
 class Counters:
-    """Running totals since the engine was made; the reference explains each.
+    """Running totals since the engine was made; the reference explains each. `Metrics` has them by partition.
 
     ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. A message is judged
     before your program gets it, so that one which waits for your next call is counted there already. ``delivered``
@@ -232,18 +232,6 @@ class Counters:
     commit: Histogram = field(default_factory=_times, repr=False)
     shared_call: Histogram = field(default_factory=_times, repr=False)
     _partitions: dict[tuple[str, int], PartitionCounters] = field(default_factory=dict, repr=False)
-
-    def of(self, topic: str, partition: int) -> PartitionCounters:
-        """Return the totals of one partition, to be counted up."""
-        found = self._partitions.get((topic, partition))
-        return (
-            self._partitions.setdefault((topic, partition), PartitionCounters()) if found is None else found
-        )
-
-    @property
-    def partitions(self) -> Mapping[tuple[str, int], PartitionCounters]:
-        """The totals of each partition that was ever assigned; from any thread."""
-        return dict(self._partitions)
 
     @property
     def verdicts(self) -> Mapping[str, int]:
@@ -286,7 +274,7 @@ class Counters:
         return self._sum("generations_shed")
 
     def _sum(self, name: str) -> int:
-        return sum(map(attrgetter(name), self.partitions.values()))
+        return sum(map(attrgetter(name), by_partition(self).values()))
 
     def as_dict(self) -> dict[str, int]:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``.
@@ -299,3 +287,15 @@ class Counters:
         for kind, named in (("event", self.events), ("shared", self.shared)):
             totals |= {f"{kind}.{name}": total for name, total in dict(named).items()}
         return totals
+
+
+def of_partition(counters: Counters, topic: str, partition: int) -> PartitionCounters:
+    """Return the totals of one partition, to be counted up."""
+    found = counters._partitions  # noqa: SLF001 (users read the sums)
+    place = topic, partition
+    return found[place] if place in found else found.setdefault(place, PartitionCounters())
+
+
+def by_partition(counters: Counters) -> dict[tuple[str, int], PartitionCounters]:
+    """Return the totals of each partition that was ever assigned; from any thread."""
+    return dict(counters._partitions)  # noqa: SLF001 (as above)

@@ -44,7 +44,7 @@ from dedup_sdk._engine.gates import Gate
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Marks, Progress, join_marks
 from dedup_sdk._masking import shown
-from dedup_sdk._observe import Counters, Observer, VerdictEvent
+from dedup_sdk._observe import Counters, Observer, VerdictEvent, of_partition
 from dedup_sdk._record import VerdictKind
 from dedup_sdk._store.protocol import Loaded, PartitionStore
 from dedup_sdk._strategy import Terms
@@ -120,7 +120,7 @@ class Partition:
         self.has_failed = self.has_offered = False
         self.judged: list[RecordRef] = []
         self.due: list[RecordRef] = []
-        self._counters, self._own_counters = counters, counters.of(topic, partition)
+        self._counters, self._own_counters = counters, of_partition(counters, topic, partition)
         self._clock = clock
         self._own_gates = list(self.gates)
         self._all_partitions = all_partitions
@@ -668,7 +668,7 @@ class VerdictCounter:
     def __init__(self, topic: str, partition: int, counters: Counters, observers: Sequence[Observer]) -> None:
         self._topic = topic
         self._partition = partition
-        self._counters, self._own_counters = counters, counters.of(topic, partition)
+        self._counters, self._own_counters = counters, of_partition(counters, topic, partition)
         self._observers = observers
 
     def count(self, chunk: Chunk) -> None:
@@ -781,7 +781,7 @@ class Writer:
         # With a quota, writing may fail again although there is free space: that is logged once.
         self._told = False
         self.fenced = False
-        self._counters, self._own_counters = counters, counters.of(topic, partition)
+        self._counters, self._own_counters = counters, of_partition(counters, topic, partition)
         self._where = f"{topic}[{partition}]"
         self._gates = gates
         self._bears_full_disk = bears_full_disk

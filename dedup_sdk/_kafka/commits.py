@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.commit_text import done_part
-from dedup_sdk._observe import Counters
+from dedup_sdk._observe import Counters, of_partition
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.assignment import Assigned
@@ -355,7 +355,7 @@ class Commits:
 
     def _count_failure(self, tp: TopicPartition) -> None:
         self._sent_at.pop((tp.topic, tp.partition), None)
-        self._counters.of(tp.topic, tp.partition).failed_commits += 1
+        of_partition(self._counters, tp.topic, tp.partition).failed_commits += 1
 
     def _observe_answer(self, partitions: Iterable[TopicPartition]) -> None:
         """Count the time of one answer, which may be for many partitions."""

@@ -61,7 +61,7 @@ from dedup_sdk._kafka.settings import (
 )
 from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics, samples_of
-from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus
+from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus, by_partition
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._store.rocks import RocksStore
@@ -817,7 +817,8 @@ class DedupConsumer(Consumer):
         """
         self._session.board.ask_for_sizes()
         statuses = self.partition_statuses
-        return Metrics(self._settings.group, tuple(samples_of(self._engine.counters, statuses)))
+        counters = self._engine.counters
+        return Metrics(self._settings.group, tuple(samples_of(counters, by_partition(counters), statuses)))
 
     def health(self) -> Health:
         """Return whether the consumer works, with the reasons if it does not. From any thread, without waiting.

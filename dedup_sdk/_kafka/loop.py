@@ -44,6 +44,7 @@ from dedup_sdk._kafka.early import EarlyDelivery
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, is_called_by_pool, is_inside
 from dedup_sdk._kafka.log_end import LogEnds
 from dedup_sdk._kafka.session import Session
+from dedup_sdk._observe import of_partition
 from dedup_sdk._record import Verdict
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 
@@ -251,7 +252,7 @@ class FetchLoop:
                     extra={"event": "second-poller"},
                 )
                 for message, _ in again:
-                    self._engine.counters.of(message.topic(), message.partition()).released += 1
+                    of_partition(self._engine.counters, message.topic(), message.partition()).released += 1
                 self._delivery.counters.delivered -= len(again)
                 self._delivery.put_back([message for message, _ in again])
                 for _, place in again:

@@ -51,7 +51,7 @@ from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._kafka.topic_watch import TopicWatch
 from dedup_sdk._kafka.window_check import WindowCheck
 from dedup_sdk._masking import counted
-from dedup_sdk._observe import PartitionEvent
+from dedup_sdk._observe import PartitionEvent, of_partition
 from dedup_sdk.errors import DedupError
 
 logger = logging.getLogger("dedup_sdk")
@@ -417,7 +417,7 @@ class Session:
                 extra={"event": "commit-on-revoke-failed"},
             )
         for assigned in owned:
-            self.engine.counters.of(*assigned.coordinates).left_out += _count_left_out(assigned)
+            of_partition(self.engine.counters, *assigned.coordinates).left_out += _count_left_out(assigned)
         for assigned in owned:
             in_time = time.monotonic() < until
             if not in_time:

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from dedup_sdk._kafka.fields import note_message
 from dedup_sdk._kafka.worker_session import WorkerSession
+from dedup_sdk._observe import of_partition
 from dedup_sdk._runner.dead_letters import DeadLetter, DeadLetterProducer
 from dedup_sdk._runner.settings import RunSettings
 from dedup_sdk._runner.tasks import Coordinates, Task, Tasks
@@ -176,7 +177,7 @@ class Runner:
                 if not self._workers.acknowledge(task) or task not in self._tasks:
                     # Removed while this thread waited for the lock: its message is delivered again.
                     continue
-                self._counters.of(*task.coordinates).retried += max(0, task.attempts - 1)
+                of_partition(self._counters, *task.coordinates).retried += max(0, task.attempts - 1)
                 if task.error is not None:
                     self._handle_failure(task, task.error)
                     continue

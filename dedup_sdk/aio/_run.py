@@ -17,6 +17,7 @@ from dedup_sdk._kafka.fields import MessageFields, note_message
 from dedup_sdk._kafka.loop import IdleClock
 from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._masking import shown
+from dedup_sdk._observe import of_partition
 from dedup_sdk._runner.dead_letters import DeadLetter, DeadLetterProducer
 from dedup_sdk._runner.settings import OnError, Retries, check_dead_letters
 from dedup_sdk.aio._buffer import End, EndsBy, coordinates_of
@@ -251,7 +252,7 @@ class AsyncRunner:
                     if attempt.num == 1:
                         raise first
                     attempts.made += 1
-                    self._owner.counters.of(*coordinates_of(message)).retried += 1
+                    of_partition(self._owner.counters, *coordinates_of(message)).retried += 1
                     await self._settings.handler(message)
         finally:
             self._pausing.discard(task)

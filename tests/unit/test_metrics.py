@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from inspect import isclass, isfunction
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 import pytest
 
-from dedup_sdk import Deduplicator, Lookup, Metrics, PartitionStatus, Record, VerdictKind, Window, header
+import dedup_sdk
+from dedup_sdk import (
+    Counters,
+    Deduplicator,
+    Health,
+    Histogram,
+    Lookup,
+    Metric,
+    Metrics,
+    PartitionStatus,
+    Record,
+    Sample,
+    VerdictKind,
+    Window,
+    _observe,
+    header,
+)
 from dedup_sdk._metrics import BY_NAME, GAUGES, METRICS, REASONS, flat_names, samples_of
-from dedup_sdk._observe import Counters, Histogram
+from dedup_sdk._observe import by_partition, of_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +53,7 @@ def engine() -> Deduplicator:
 
 def read(counters: Counters, statuses: Iterable[PartitionStatus] = ()) -> Metrics:
     """All samples of an engine's counters."""
-    return Metrics("g", tuple(samples_of(counters, list(statuses))))
+    return Metrics("g", tuple(samples_of(counters, by_partition(counters), list(statuses))))
 
 
 def test_each_entry_is_whole() -> None:
@@ -54,7 +72,7 @@ def test_each_entry_is_whole() -> None:
 def test_every_metric_has_a_sample() -> None:
     """Of an engine with one partition; none has a label too many, or a name that the registry does not have."""
     counters = engine().counters
-    counters.of("orders", 0)
+    of_partition(counters, "orders", 0)
     samples = read(counters, [STATUS]).samples
     assert {sample.metric.full_name for sample in samples} == set(BY_NAME)
     for sample in samples:
@@ -81,6 +99,7 @@ def test_a_gauge_is_a_value_of_a_status() -> None:
     assert found.value("effective_window_seconds") == 60
     assert found.value("state", state="active") == 1
     assert found.value("hindered", hindrance="backlog") == 0
+    assert found.value("store_files", topic="orders", partition="7") == 0
     assert found.value("hindered", hindrance="uncovered") == 1
     assert {metric.full_name for metric in GAUGES} >= {"store_bytes", "recovery_seconds"}
 
@@ -181,3 +200,33 @@ def test_a_name_or_label_that_does_not_exist_is_an_error() -> None:
         found.value("lags")
     with pytest.raises(KeyError, match="topic, partition"):
         found.value("lag", offset="1")
+
+
+def test_a_gauge_of_several_partitions_has_no_sum() -> None:
+    """Their positions, windows and states say nothing together; counts do."""
+    found = read(Counters(), [STATUS, replace(STATUS, partition=1, lag=20)])
+    with pytest.raises(ValueError, match="lag is a gauge, and 2 samples .* give partition, too"):
+        found.value("lag", topic="orders")
+    with pytest.raises(ValueError, match="give partition and state, too"):
+        found.value("state")
+    assert [found.value("lag", partition=number) for number in "01"] == [9, 20]
+    assert found.value("state", partition="1", state="active") == 1
+    assert found.value("records") == 0
+
+
+def test_a_counter_of_a_partition_is_read_in_one_way() -> None:
+    """By `Metrics`; a look at a partition that was never assigned would else begin to count it."""
+    assert not {"of", "partitions"} & set(dir(Counters()))
+
+
+@pytest.mark.parametrize("public", [Counters, Metrics, Metric, Sample, PartitionStatus, Health, Histogram])
+def test_every_type_that_is_read_has_a_public_name(public: type) -> None:
+    """Whoever writes an exporter can name what its functions take."""
+    hints = [value for name, value in get_type_hints(public).items() if not name.startswith("_")]
+    for each in vars(public).values():
+        step = each.fget if isinstance(each, property) else each
+        if isfunction(step) and not step.__name__.startswith("_"):
+            hints += get_type_hints(step, localns=vars(_observe)).values()
+    types = {part for hint in hints for part in [hint, *get_args(hint)] if isclass(part)}
+    ours = {each for each in types if each.__module__.startswith("dedup_sdk")}
+    assert {each.__name__ for each in ours} <= set(dedup_sdk.__all__)

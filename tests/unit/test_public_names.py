@@ -32,6 +32,7 @@ PUBLIC = {
         "DedupError",
         "Deduplicator",
         "Health",
+        "Histogram",
         "IdSpec",
         "LastId",
         "Lookup",
