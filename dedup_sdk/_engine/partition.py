@@ -702,17 +702,10 @@ class VerdictCounter:
             if self._observers:
                 self._tell(chunk, row)
 
-    def uncount(self, place: RecordRef) -> None:
-        """Take back the count of a record that is held back again."""
-        chunk, row = place
-        self._own_counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1
-        if row in chunk.reasons:
-            self._count_reason(chunk, row, -1)
-
-    def _count_reason(self, chunk: Chunk, row: int, count: int = 1) -> None:
+    def _count_reason(self, chunk: Chunk, row: int) -> None:
         name = f"{KINDS[chunk.kinds[row]].value}.{chunk.reasons[row]}"
         reasons = self._own_counters.reasons
-        reasons[name] = reasons.get(name, 0) + count
+        reasons[name] = reasons.get(name, 0) + 1
 
     def _observe_ages(self, chunk: Chunk, row: int | None = None) -> None:
         """Count how late the duplicates of a chunk come, or the one in a row; not where a timestamp is missing."""

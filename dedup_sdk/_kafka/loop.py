@@ -253,7 +253,6 @@ class FetchLoop:
                 )
                 for message, _ in again:
                     of_partition(self._engine.counters, message.topic(), message.partition()).released += 1
-                self._delivery.counters.delivered -= len(again)
                 self._delivery.put_back([message for message, _ in again])
                 for _, place in again:
                     place.chunk.offer_again(place.row)

@@ -366,10 +366,12 @@ class ClaimGatekeeper:
         self.leases.refresh_lost()
 
     def _hold_for_reclaim(self, gate: ClaimGate, places: list[RecordRef]) -> None:
-        """Make offered records of a partition wait, and release their claims."""
+        """Make offered records of a partition wait, and release their claims.
+
+        They are judged, and counted, once more.
+        """
         claimed: list[bytes] = []
         for place in places:
-            gate.partition.verdicts.uncount(place)
             gate.hold_back(place)
             digest = digest_of(*place)
             if digest in gate.owned:

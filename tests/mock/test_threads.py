@@ -198,7 +198,9 @@ def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> No
 
     asyncio.run(cancel_and_ask())
     assert values(returned) == ["a"]
+    assert consumer.counters.delivered == 1
     [again] = poll_some(consumer, 1)
+    assert consumer.counters.delivered == 2
     assert values([again]) == ["a"]
     verdict = consumer.verdict(again)
     assert verdict is not None
@@ -279,6 +281,7 @@ def test_two_loops_that_refuse_each_other_get_on(make: Make, send: Send) -> None
     assert set(handled) == set(names)
     assert max(Counter(handled).values()) <= 2
     assert consumer.counters.released == len(handled) - len(names) > 0
+    assert consumer.counters.delivered == len(handled)
 
 
 def test_a_refused_call_changes_nothing_with_explicit_completion(make: Make, send: Send) -> None:

@@ -6,8 +6,14 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from dedup_sdk import Counters
+from dedup_sdk._observe import PartitionCounters
+from dedup_sdk.bridge import BridgeCounters
+from dedup_sdk.producer._outbox import OutboxCounters
 
 _ROOT: Final = Path(__file__).parents[2]
 _PRODUCT: Final = ("dedup_sdk", "adapters/dedup_adapters", "spark_backfill")
@@ -17,6 +23,12 @@ _SHARED: Final = frozenset({"given"})
 """Objects that others fill in: options that were given on a command line."""
 _OF_LIBRARIES: Final = frozenset({"self._threads", "self._own", "environment"})
 """Objects of libraries whose attributes have names that are ours elsewhere."""
+_COUNTERS: Final = frozenset(
+    field.name
+    for counters in (Counters, PartitionCounters, BridgeCounters, OutboxCounters)
+    for field in fields(counters)
+)
+"""The names of all that is counted."""
 _MUTATORS: Final = frozenset({
     "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft", "insert",
     "intersection_update", "pop",
@@ -171,6 +183,27 @@ def test_nobody_sets_attributes_of_others_by_name() -> None:
         and ast.unparse(node.args[0]) not in {"self", "sys", *_SHARED}
     ]
     assert calls == []
+
+
+def _falls(tree: ast.Module) -> Iterator[ast.AugAssign]:
+    """Yield the lines that take something off a counter, or off one of its named parts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Sub):
+            target = node.target.value if isinstance(node.target, ast.Subscript) else node.target
+            if isinstance(target, ast.Attribute) and target.attr in _COUNTERS:
+                yield node
+
+
+def test_no_counter_falls() -> None:
+    """Prometheus reads a fall as a restart, and adds the whole count once more."""
+    falls = [
+        f"{module}:{node.lineno} {ast.unparse(node)}" for module, tree in MODULES for node in _falls(tree)
+    ]
+    assert falls == []
+    assert (
+        len(list(_falls(ast.parse("a.counters.delivered -= 1\nb._own.verdicts[kind] -= 1\nc.open -= 1"))))
+        == 2
+    )
 
 
 def test_the_rule_sees_every_kind_of_change() -> None:
