@@ -243,7 +243,7 @@ OF_CONSUMER: Final = (
 EVENTS: Final = Metric(
     name="events", kind="counter", labels=("event",),
     meaning="partition events, by name",
-    advice="a topic was made again or truncated, or retention is too short: the table of events has each",
+    advice="`recovery-…` is normal work after a start; of each other one the table of events has the next step",
 )  # fmt: skip
 SHARED: Final = Metric(
     name="shared", kind="counter", labels=("name",),

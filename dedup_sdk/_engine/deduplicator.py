@@ -574,10 +574,6 @@ class Deduplicator:
     def count(self, event: PartitionEvent) -> None:
         """Count an event, and call the observers that take events."""
         self.counters.events[event.name] = self.counters.events.get(event.name, 0) + 1
-        self.inform(event)
-
-    def inform(self, event: PartitionEvent) -> None:
-        """Call the observers that take events; do not count it."""
         for observer in self._observers:
             listen: Callable[[PartitionEvent], None] | None = getattr(observer, "partition_event", None)
             if listen is not None:

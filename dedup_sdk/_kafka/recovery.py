@@ -245,12 +245,12 @@ class PartitionRecovery:
         self.assigned.replay(detail)
         if not self.start_reported:
             self.start_reported = True
-            self.engine.inform(self.event("recovery-started", detail))
+            self.engine.count(self.event("recovery-started", detail))
 
     def progress(self, offset: int, detail: str) -> None:
         """Note that a replay has reached an offset; send the event ``recovery-progress``."""
         self.assigned.replay(detail)
-        self.engine.inform(self.event("recovery-progress", detail, offset))
+        self.engine.count(self.event("recovery-progress", detail, offset))
 
 
 def recover(
@@ -307,7 +307,7 @@ def recover(
     complete = own if start.metadata is None else start.metadata.complete
     assigned.be_ready(partition, complete=complete, completed_above=done, note=note, seconds=seconds)
     if recovery.start_reported:
-        engine.inform(recovery.event("recovery-ended", f"{note}, {seconds:.2f} s"))
+        engine.count(recovery.event("recovery-ended", f"{note}, {seconds:.2f} s"))
 
 
 def _keep_history(assigned: Assigned, start: Start, plan: StartPlan, rule: str) -> None:
@@ -359,7 +359,7 @@ def _quarantine_damaged_store(recovery: PartitionRecovery, damage: StoreCorruptE
         raise RecoveryError(str(error)) from damage
     if kept is not None:
         recovery.store_was_damaged = True
-        recovery.engine.inform(recovery.event("store-damaged", f"{damage}; it is kept as {kept}"))
+        recovery.engine.count(recovery.event("store-damaged", f"{damage}; it is kept as {kept}"))
         logger.error(
             "%s[%d]: its damaged store is kept as %s, and recovery begins with an empty one: %s",
             recovery.assigned.topic, recovery.assigned.partition, kept, damage,
@@ -675,7 +675,7 @@ def _from_store_or_snapshot(
     if plan.beginning == "rewound":
         detail = "the group was set back, or moved by another program, below the offsets that this store has completed"
         if not assigned.was_moved_here:
-            recovery.engine.inform(recovery.event("rewound", detail, start.offset))
+            recovery.engine.count(recovery.event("rewound", detail, start.offset))
         if recovery.engine.gatekeeper is not None:
             recovery.engine.gatekeeper.rewound(assigned.topic, assigned.partition)
     recovery.notes = [plan.beginning]

@@ -89,7 +89,7 @@ def test_a_recovery_is_told_from_its_beginning_to_its_end(
     assert (ended.topic, ended.partition, ended.offset) == ("orders", 0, 3)
     assert ended.detail.startswith("missing, replayed 3 records, ")
     assert details == [started.detail, progress.detail, "missing, replayed 3 records"]
-    assert consumer.counters.events == {}
+    assert consumer.counters.events == dict.fromkeys(events.names, 1)
 
 
 def test_a_store_that_knows_all_is_no_news(make: Make, send: Send) -> None:
@@ -115,7 +115,9 @@ def test_a_rewind_is_told(make: Make, send: Send, monkeypatch: pytest.MonkeyPatc
     assert "rewound" not in events.names
     moved = TopicPartition("orders", 0, 1)
     monkeypatch.setattr(Client, "committed", lambda *_: {("orders", 0): moved})
-    assert values(poll_some(make("orders", observers=[events]), 2)) == ["b", "c"]
+    second = make("orders", observers=[events])
+    assert values(poll_some(second, 2)) == ["b", "c"]
+    assert second.metrics().value("events", event="rewound") == 1
 
     [rewound] = [event for event in events.seen if event.name == "rewound"]
     assert (rewound.topic, rewound.partition, rewound.offset) == ("orders", 0, 1)
@@ -135,3 +137,4 @@ def test_a_damaged_store_is_told(make: Make, send: Send, tmp_path: Path) -> None
 
     assert events.names == ["store-damaged", "recovery-started", "recovery-ended"]
     assert str(entry.path.with_name("0.damaged-1")) in events.seen[0].detail
+    assert second.metrics().value("events", event="store-damaged") == 1
