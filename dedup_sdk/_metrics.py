@@ -169,6 +169,11 @@ VERDICTS: Final[Mapping[VerdictKind, tuple[str, str]]] = {
 
 OF_PARTITIONS: Final = (
     Metric(
+        name="delivered", kind="counter", labels=_PLACE,
+        meaning="deliveries: `poll`, `consume` or iteration returned a message, or `run` called its handler with it",
+        advice="normal work",
+    ),
+    Metric(
         name="completed", kind="counter", labels=_PLACE,
         meaning="delivered records that were completed, dead letters included",
         advice="normal work; if it stands still while `lag` grows, a handler hangs",
@@ -208,11 +213,6 @@ OF_PARTITIONS: Final = (
 # --- counters of a consumer ----------------------------------------------------------------------------------------
 
 OF_CONSUMER: Final = (
-    Metric(
-        name="delivered", kind="counter",
-        meaning="deliveries: `poll`, `consume` or iteration returned a message, or `run` called its handler with it",
-        advice="normal work",
-    ),
     Metric(
         name="stale", kind="counter",
         meaning="completions of a record that is no longer in flight; they change nothing",

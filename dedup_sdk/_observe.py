@@ -165,6 +165,7 @@ class PartitionCounters:
     )
     reasons: dict[str, int] = field(default_factory=dict)
     ages: Histogram = field(default_factory=lambda: Histogram(AGE_BUCKETS_S))
+    delivered: int = 0
     completed: int = 0
     released: int = 0
     retried: int = 0
@@ -219,7 +220,6 @@ class Counters:
     memory, by name; they and ``reasons`` have only the names that were counted, `as_dict` has all.
     """
 
-    delivered: int = 0
     stale: int = 0
     abandoned: int = 0
     refetched: int = 0
@@ -242,6 +242,11 @@ class Counters:
     def reasons(self) -> Mapping[str, int]:
         """Totals by verdict and reason, e.g. ``unverified.uncovered``, where there are any; a view."""
         return _Totals(self, attrgetter("reasons"))
+
+    @property
+    def delivered(self) -> int:
+        """Deliveries to the program."""
+        return self._sum("delivered")
 
     @property
     def completed(self) -> int:

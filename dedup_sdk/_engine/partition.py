@@ -74,7 +74,7 @@ class Partition:
     ``flight`` and ``memory`` exist once it has ``started``. ``judged`` are the held-back records that got their verdict
     in the last `complete`, duplicates included. ``due`` are those that got it in another way, until `take_due`.
     ``begun``: the group's history has a first offset. ``has_failed``: see `note_failure`.
-    ``has_offered``: a record came that was not hidden at once.
+    ``has_offered``: a record came that was not hidden at once. ``own_counters``: the totals of this partition.
     """
 
     flight: Flight
@@ -120,7 +120,7 @@ class Partition:
         self.has_failed = self.has_offered = False
         self.judged: list[RecordRef] = []
         self.due: list[RecordRef] = []
-        self._counters, self._own_counters = counters, of_partition(counters, topic, partition)
+        self._counters, self.own_counters = counters, of_partition(counters, topic, partition)
         self._clock = clock
         self._own_gates = list(self.gates)
         self._all_partitions = all_partitions
@@ -455,7 +455,7 @@ class Partition:
             self._handled_end = chunk.offsets[-1] + 1
         open_before = chunk.open
         offered = self.memory.complete(chunk, None) if open_before else []
-        self._own_counters.completed += open_before - chunk.open
+        self.own_counters.completed += open_before - chunk.open
         if offered or self.flight.settled:
             offered = self._settled(offered)
         # A reference to a record keeps its chunk alive, and the messages of it.
@@ -480,7 +480,7 @@ class Partition:
         rows = rows[: same.index(False) if False in same else len(same)]
         if not rows:
             return 0, []
-        self._own_counters.completed += len(rows)
+        self.own_counters.completed += len(rows)
         # Of the chunk only these: hidden records behind them are nobody's work.
         self._note_handled(chunk.offsets[rows[0]], chunk.offsets[rows[-1]])
         is_whole = len(rows) == chunk.states.count(OFFERED)
@@ -513,8 +513,8 @@ class Partition:
         offered: list[RecordRef] = []
         for chunk, indexes in rows.values():
             # A record that is named twice counts once.
-            self._own_counters.dead_lettered += len({*indexes}) if dead_lettered else 0
-            self._own_counters.completed += len({*indexes})
+            self.own_counters.dead_lettered += len({*indexes}) if dead_lettered else 0
+            self.own_counters.completed += len({*indexes})
             self._note_handled(chunk.offsets[min(indexes)], chunk.offsets[max(indexes)])
             offered += self.state.complete(chunk, indexes)
         return self._settled(offered)
@@ -528,7 +528,7 @@ class Partition:
                 continue
             place = self.flight.place(offset)
             again = self.flight.release(place) if place else []
-            self._own_counters.released += len(again)
+            self.own_counters.released += len(again)
             self._counters.stale += not again
             offered += again
         return offered

@@ -261,7 +261,6 @@ class DedupConsumer(Consumer):
             try:
                 # Without the lock, which would cost more than all the rest; see `Delivery`.
                 message = self._ready.popleft()
-                self._delivery.counters.delivered += 1
             except IndexError:
                 pass
             except BaseException:

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
-from itertools import chain, compress, repeat
+from itertools import chain, compress, groupby, repeat
 from operator import itemgetter, ne
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -45,7 +45,7 @@ from dedup_sdk._kafka.fields import MessageFields
 from dedup_sdk._kafka.guards import ClientLock
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._marks import Int64s
-from dedup_sdk._observe import Counters
+from dedup_sdk._observe import Counters, PartitionCounters, of_partition
 from dedup_sdk._strategy import LastId, Strategy
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
@@ -64,6 +64,7 @@ _topic: Callable[[Any], Any] = Message.topic
 _partition: Callable[[Any], Any] = Message.partition
 _timestamp: Callable[[Any], Any] = Message.timestamp
 _time: Callable[[Any], Any] = itemgetter(1)
+_Span = tuple[PartitionCounters, int]
 _SHOWN = bytes(state == OFFERED for state in range(256))
 
 
@@ -278,12 +279,14 @@ class PartitionBatch(NamedTuple):
 class Classified(NamedTuple):
     """A judged batch: the messages to deliver, in the batch's order, and their chunks.
 
+    ``spans``: how many adjacent messages are of one partition, in the same order, with the counters of that partition.
     ``rest`` are messages that were not judged, because of ``error``; the verdicts before them stand. ``doubted``:
     partitions that begin anew, because their log is another one.
     """
 
     messages: list[Any]
     chunks: list[PartitionBatch]
+    spans: list[_Span]
     rest: list[Any]
     error: DedupError | None = None
     doubted: frozenset[tuple[str, int]] = frozenset()
@@ -362,13 +365,16 @@ class BatchClassifier:
             self._engine.gatekeeper.admit([each.partition for each in admitted])
         judged: list[PartitionBatch] = []
         messages: list[Any] = []
+        spans: list[_Span] = []
         for partition, of_run, chunks in admitted:
+            before = len(messages)
             judged += map(PartitionBatch, repeat(partition), chunks)
             # Late records, if there are any, are a chunk of their own.
             states = chunks[0].states if len(chunks) == 1 else b"".join([chunk.states for chunk in chunks])
             whole = self.observing or states.count(OFFERED) == len(states)
             messages += of_run if whole else compress(of_run, states.translate(_SHOWN))
-        return Classified(messages, judged, rest, error, frozenset(doubted))
+            spans.append((partition.own_counters, len(messages) - before))
+        return Classified(messages, judged, spans, rest, error, frozenset(doubted))
 
     def _without_repetition(
         self, partition: Partition, part: _Columns, doubted: set[Coordinates]
@@ -435,7 +441,7 @@ class BatchClassifier:
         try:
             self._engine.refuse_missing(ids, runs[0].topic, runs[0].partition, offsets)
         except DedupError as error:
-            return Classified([], [], batch, error)
+            return Classified([], [], [], batch, error)
         raise AssertionError("a missing ID was not refused")
 
     def partition_of(self, topic: str, partition: int) -> Partition | None:
@@ -526,8 +532,6 @@ class CompletedBy(Enum):
 class Delivery:
     """The messages between judging and completion. ``ready`` and ``individual`` are delivered next.
 
-    ``counters`` counts the deliveries; during a worker session, which counts its own, it is another one.
-
     ``partition_of`` returns a partition that delivers, by topic and number.
 
     Everything needs the consumer's lock, with one exception: the polling thread takes the first of ``ready`` without
@@ -540,7 +544,14 @@ class Delivery:
         completed_by: CompletedBy,
         counters: Counters,
     ) -> None:
-        self.counters = self._counters = counters
+        self._counters = counters
+        # The polling thread takes messages without the lock, so that they are counted later: at the next call for
+        # messages, or when somebody looks.
+        self._spans: deque[_Span] = deque()
+        self._uncounted = 0
+        """How many messages of the batch, from its end on, are not counted as delivered; `_spans` says of which."""
+        self._counts = True
+        """False during a worker session, which counts the messages of its own."""
         self.completed_by = self._configured = completed_by
         self._laid_aside: list[Any] | None = None
         """Individual messages that were delivered before `begin_explicit`; None outside of it."""
@@ -567,6 +578,7 @@ class Delivery:
         self._last = ()
         self._through = ([], [])
         self.ready.clear()
+        self._spans, self._uncounted = deque(judged.spans), len(judged.messages)
         self.ready.extend(judged.messages)
 
     def add_delivered(self, judged: Classified) -> None:
@@ -580,16 +592,16 @@ class Delivery:
 
     def take(self, count: int) -> list[Any]:
         """Deliver at most ``count`` messages: individual ones first."""
-        out, events = list[Any](), 0
+        out = list[Any]()
         while self.individual and len(out) < count:
             message = self.individual.popleft()
-            if message.error() is not None:
-                events += 1
-            elif self._unfinished(message) is None:
-                # A late thread completed it after it was released.
-                continue
-            else:
+            if message.error() is None:
+                if self._unfinished(message) is None:
+                    # A late thread completed it after it was released.
+                    continue
                 self._individual_handed.append(message)
+                if self._counts:
+                    of_partition(self._counters, *_coordinates(message)).delivered += 1
             out.append(message)
         if self.ready and len(out) < count:
             if not out and len(self.ready) <= count:
@@ -600,8 +612,29 @@ class Delivery:
                     out.append(self.ready.popleft())
         if out:
             self._last, self._taken = tuple(out), len(self._batch) - len(self.ready)
-            self.counters.delivered += len(out) - events
         return out
+
+    def count(self) -> None:
+        """Count the messages of the batch that were delivered since the last time."""
+        if self._uncounted > (ready := len(self.ready)):
+            self._count_down_to(ready)
+
+    def _count_down_to(self, ready: int) -> None:
+        delivered, self._uncounted = self._uncounted - ready, ready
+        while delivered > 0 and self._spans:
+            counters, size = self._spans.popleft()
+            if size > delivered:
+                self._spans.appendleft((counters, size - delivered))
+                size = delivered
+            delivered -= size
+            if self._counts:
+                counters.delivered += size
+
+    def _count_from(self, ready: list[Any]) -> None:
+        """Note that the ready messages are these now."""
+        by_partition = groupby(ready, _coordinates)
+        spans = [(of_partition(self._counters, *place), len(list(each))) for place, each in by_partition]
+        self._spans, self._uncounted = deque(spans), len(ready)
 
     def offer_event(self, event: Any) -> None:
         """Queue an event of the client for the application."""
@@ -668,6 +701,7 @@ class Delivery:
             if place is not None and place.chunk.states[place.row] == OFFERED:
                 place.chunk.offer_individually(place.row)
             self._aside[coordinates].append(message)
+        self._count_from(kept)
         self.ready.extend(kept)
 
     def take_back(self, chosen: Callable[[Partition, RecordRef], bool]) -> list[tuple[Partition, RecordRef]]:
@@ -692,6 +726,7 @@ class Delivery:
         self.individual.clear()
         self.individual.extend(individual)
         self._aside = {coordinates: kept(aside) for coordinates, aside in self._aside.items()}
+        self._count_from(ready)
         self.ready.extend(ready)
         return taken
 
@@ -711,6 +746,8 @@ class Delivery:
 
         Messages that waited for them are queued.
         """
+        if self._uncounted > (left := len(self.ready)):
+            self._count_down_to(left)
         if self.completed_by is not CompletedBy.NEXT_CALL:
             self._let_go()
             return {}
@@ -784,15 +821,16 @@ class Delivery:
     def begin_explicit(self) -> None:
         """Have messages end by `DedupConsumer.complete` only, until `end_explicit`; with the lock."""
         self._laid_aside, self._individual_handed = self._individual_handed, []
-        self.counters = Counters()
-        self.completed_by = CompletedBy.NOTHING
+        self.count()
+        self.completed_by, self._counts = CompletedBy.NOTHING, False
 
     def end_explicit(self) -> None:
         """Have messages end as configured again; with the lock. Harmless when repeated, also after an interruption.
 
         Individual messages that were delivered before, and are to be completed by offsets, can be so again.
         """
-        self.completed_by, self.counters = self._configured, self._counters
+        self.count()
+        self.completed_by, self._counts = self._configured, True
         if self._laid_aside is not None and self.completed_by is CompletedBy.COMMIT:
             self._individual_handed = [m for m in self._laid_aside if self.in_flight(m) and not self.waits(m)]
         self._laid_aside = None
@@ -866,6 +904,7 @@ class Delivery:
         self.individual.clear()
         self._aside = {coordinates: [] for coordinates in self._aside}
         self._batch, self._chunks, self._finished, self._taken, self._individual_handed = [], [], 0, 0, []
+        self._count_from([])
         self._last = ()
 
     def release(self, leaving: set[Coordinates]) -> None:
@@ -875,6 +914,7 @@ class Delivery:
             if _coordinates(message) in leaving:
                 # The application never saw it: no later commit of all delivered messages may complete it.
                 self.take_out(message)
+        self._count_from(ready)
         self.ready.extend(ready)
         self.purge(leaving)
 
@@ -893,6 +933,7 @@ class Delivery:
         self._aside = {
             coordinates: aside for coordinates, aside in self._aside.items() if coordinates not in gone
         }
+        self._count_from(kept)
         self.ready.extend(kept)
 
     def _withdraw(self) -> tuple[list[Any], list[Any]]:
@@ -905,6 +946,7 @@ class Delivery:
         with suppress(IndexError):
             while True:
                 ready.appendleft(self.ready.pop())
+        self._count_down_to(len(ready))
         return self._batch[: len(self._batch) - len(ready)], list(ready)
 
     def _drop_individual(self, gone: set[Coordinates]) -> list[Any]:

@@ -26,6 +26,7 @@ from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk._kafka.fields import MessageFields, headers_of
 from dedup_sdk._kafka.guards import is_inside
 from dedup_sdk._marks import Find
+from dedup_sdk._observe import PartitionCounters
 from dedup_sdk.ids import Ids
 
 
@@ -35,11 +36,12 @@ class _Open:
 
     memory: LookupMemory
     find: Find
+    counters: PartitionCounters
     position: int
 
 
 @dataclass(slots=True)
-class _Batch:
+class EarlyBatch:
     """The early messages by their digests, in the order of their delivery, and the partitions that they are of.
 
     One value, which ends as one: an interruption between two would leave partitions that are closed.
@@ -50,14 +52,14 @@ class _Batch:
 
 
 class EarlyDelivery:
-    """The early messages; everything with the consumer's lock."""
+    """The early messages, in ``batch``; everything with the consumer's lock."""
 
     def __init__(
         self, engine: Deduplicator, classifier: BatchClassifier, delivery: Delivery, *, in_batches: bool
     ) -> None:
         """Prepare. ``in_batches``: completed records may be written together (``durability="batch"``)."""
         self.asked = False
-        self._batch = _Batch()
+        self.batch = EarlyBatch()
         self._keys = engine.keys
         self._read_digest = engine.keys.digest_reader()
         self._classifier, self._delivery = classifier, delivery
@@ -65,11 +67,6 @@ class EarlyDelivery:
         calls = "record" in engine.keys.needs
         judges_first = classifier.observing or engine.is_observed or engine.gatekeeper is not None or calls
         self._is_possible = in_batches and not judges_first
-
-    @property
-    def messages(self) -> dict[bytes, Any]:
-        """The early messages by their digests, in the order of their delivery."""
-        return self._batch.messages
 
     @property
     def is_under_way(self) -> bool:
@@ -88,7 +85,7 @@ class EarlyDelivery:
         if not self._is_possible or message.error() is not None:
             return False
         coordinates, offset = (message.topic(), message.partition()), message.offset()
-        early = self._batch
+        early = self.batch
         known = early.open.get(coordinates) or self._opened(coordinates)
         if known is None or offset < known.position:
             return False
@@ -101,7 +98,7 @@ class EarlyDelivery:
         early.open[coordinates] = known
         # Only with an early message is a partition kept: before one changes, they are judged, and it is forgotten.
         early.messages[digest] = message
-        self._delivery.counters.delivered += 1
+        known.counters.delivered += 1
         return True
 
     def _digest_of(self, message: Any) -> bytes | None:
@@ -114,7 +111,9 @@ class EarlyDelivery:
 
     def _opened(self, coordinates: Coordinates) -> _Open | None:
         delivery = self._delivery
-        if delivery.completed_by is not CompletedBy.NEXT_CALL or not (self.messages or delivery.is_over):
+        if delivery.completed_by is not CompletedBy.NEXT_CALL or not (
+            self.batch.messages or delivery.is_over
+        ):
             return None
         partition = delivery.partition_of(*coordinates)
         if partition is None or not partition.is_plain:
@@ -122,11 +121,11 @@ class EarlyDelivery:
         memory = partition.memory
         if not isinstance(memory, LookupMemory) or memory.count_window is not None:
             return None
-        return _Open(memory, partition.store.find, partition.flight.position)
+        return _Open(memory, partition.store.find, partition.own_counters, partition.flight.position)
 
     def judge(self) -> int:
         """Judge the early messages, and add them to the delivered batch; return how many they were."""
-        judged_now, self._batch = self._batch, _Batch()
+        judged_now, self.batch = self.batch, EarlyBatch()
         if not judged_now.messages:
             # A signal's handler has called the consumer right before, so that they are judged.
             return 0

@@ -278,10 +278,10 @@ class FetchLoop:
         delivery, interruption = self._delivery, self._interruption
         if self._noted:
             self.do_noted()
-        if self._early.messages and (got := self._deliver_early(count, until, at_most)):
+        if self._early.batch.messages and (got := self._deliver_early(count, until, at_most)):
             return got
         with self._mutex:
-            if self._early.messages or interruption.happened:
+            if self._early.batch.messages or interruption.happened:
                 self._settle()
             try:
                 if touched := delivery.finish():
@@ -346,7 +346,7 @@ class FetchLoop:
         self._early.ask()
         now = time.monotonic()
         due = min(self._interruption.maintenance_at, self._recover_at)
-        many = self._since_maintenance + len(self._early.messages) >= MAINTENANCE_RECORDS
+        many = self._since_maintenance + len(self._early.batch.messages) >= MAINTENANCE_RECORDS
         if count > 1 or now >= due or many or self._callback_errors.kept is not None:
             return []
         if not self._fetcher.messages:
@@ -370,13 +370,14 @@ class FetchLoop:
             return messages[:1]
 
     def _judge_early(self) -> None:
-        """Judge the early messages, with the lock; complete them if the call for more has begun.
+        """Judge the early messages, with the lock; complete them if the call for more has begun. Count delivered ones.
 
         An error is an interruption, and is not raised here: the next call for messages reopens the partitions. It meets
         an error of a store again where that is handled, and raises any other.
         """
         early = self._early
-        if not early.messages or early.is_under_way:
+        self._delivery.count()
+        if not early.batch.messages or early.is_under_way:
             return
         asked = early.asked
         try:
@@ -397,7 +398,7 @@ class FetchLoop:
 
         Nobody has changed a partition since they were delivered: else they would be judged.
         """
-        if self._early.messages:
+        if self._early.batch.messages:
             self._judge_early()
             self._delivery.finish_asked()
 
@@ -409,8 +410,8 @@ class FetchLoop:
             self.reopen()
 
     def catch_up_if_free(self) -> None:
-        """Judge the early messages, if there are any, unless a thread has the lock: then it counts them."""
-        if self._early.messages and not self._lock.closed:
+        """Judge the early messages, and count the delivered ones, unless a thread has the lock: then it does so."""
+        if not self._lock.closed:
             self._lock.run_if_free(self._judge_early)
 
     def _listen_and_hand_over(self, count: int) -> list[Any]:

@@ -14,7 +14,7 @@ from enum import Enum
 from threading import Lock
 from typing import Any, Literal
 
-from dedup_sdk._observe import Counters
+from dedup_sdk._observe import Counters, of_partition
 
 Order = Literal["key", "none"]
 Coordinates = tuple[str, int]
@@ -128,7 +128,7 @@ class Tasks:
     def remove(self, task: Task) -> Task | None:
         """Remove a task; return the next one of its key queue if its handler may be called now."""
         queue_key = self._tasks.pop(task)
-        self._counters.delivered += task.attempts > 0
+        of_partition(self._counters, *task.coordinates).delivered += task.attempts > 0
         if queue_key is None:
             return None
         queue = self._queues[queue_key]

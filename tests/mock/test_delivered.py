@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tests.support.consuming import PATIENCE_S, poll_some, values
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from confluent_kafka import Message
 
-    from dedup_sdk import MemoryStore
+    from dedup_sdk import DedupConsumer, MemoryStore
     from tests.mock.conftest import Make, Send
 
 IDS = [str(number) for number in range(40)]
@@ -28,6 +32,59 @@ def test_delivered_messages_add_up_over_lives(make: Make, send: Send) -> None:
     assert sorted(got) == sorted(IDS)
     assert [each["delivered"] for each in counters] == [7, 5, 28]
     assert sum(each["fresh"] for each in counters) > len(IDS)
+
+
+def of_each(consumer: DedupConsumer) -> list[float]:
+    """How many messages of each of the two partitions were delivered."""
+    return [consumer.metrics().value("delivered", topic="pairs", partition=number) for number in "01"]
+
+
+@pytest.mark.parametrize("take", ["poll", "consume", "run"])
+def test_deliveries_are_counted_by_partition(make: Make, send: Send, take: str) -> None:
+    """One by one, a batch at once, and by handlers; those of a closed consumer, too."""
+    for number in range(12):
+        send(str(number), topic="pairs", partition=int(number % 3 == 0))
+    consumer = make("pairs", idle_timeout=1)
+    if take == "run":
+        consumer.run(lambda _: None)
+    elif take == "consume":
+        poll_quiet(consumer, 0)
+        while sum(of_each(consumer)) < 12:
+            consumer.consume(5, 0.5)
+    else:
+        poll_some(consumer, 12)
+    assert of_each(consumer) == [8, 4]
+    consumer.close()
+    assert of_each(consumer) == [8, 4]
+
+
+def test_what_is_ready_is_not_delivered(make: Make, send: Send) -> None:
+    """Whether its partition is paused, or goes, before the program has it; a released message counts once more."""
+    send("a", "b", "c", topic="pairs", partition=0)
+    consumer = make("pairs")
+    [first] = poll_some(consumer, 1)
+    assert of_each(consumer) == [1, 0]
+    consumer.pause([TopicPartition("pairs", 0)])
+    assert of_each(consumer) == [1, 0]
+    consumer.resume([TopicPartition("pairs", 0)])
+    assert of_each(consumer) == [1, 0]
+    consumer.release(first)
+    assert values(poll_some(consumer, 1)) == ["a"]
+    assert of_each(consumer) == [2, 0]
+    consumer.seek(TopicPartition("pairs", 0, 1))
+    assert values(poll_some(consumer, 2)) == ["b", "c"]
+    assert of_each(consumer) == [4, 0]
+    assert consumer.counters.as_dict()["delivered"] == 4
+
+
+def test_the_polling_thread_is_counted_from_another_one(make: Make, send: Send) -> None:
+    """While it takes ready messages, which it does without a lock."""
+    send(*map(str, range(30)), topic="pairs", partition=1)
+    consumer = make("pairs")
+    with ThreadPoolExecutor(1) as pool:
+        for count in range(1, 31):
+            assert values(poll_some(consumer, 1)) == [str(count - 1)]
+            assert pool.submit(of_each, consumer).result() == [0, count]
 
 
 def test_events_are_no_delivered_messages(make: Make, send: Send) -> None:

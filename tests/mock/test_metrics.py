@@ -38,6 +38,7 @@ def test_a_loop_is_counted_by_partition(make: Make, send: Send) -> None:
     before = consumer.metrics()
     assert before.group == "g"
     assert before.value("delivered") == 3
+    assert [before.value("delivered", partition=number) for number in "01"] == [2, 1]
     assert before.value("records", topic="pairs", partition="0", verdict="fresh") == 2
     assert before.value("records", topic="pairs", partition="0", verdict="duplicate") == 1
     assert before.value("completed", partition="0") == 2

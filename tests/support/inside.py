@@ -53,7 +53,7 @@ def fetcher_of(consumer: DedupConsumer) -> Fetcher:
 
 def early(consumer: DedupConsumer) -> list[Any]:
     """The messages that are delivered and not judged yet."""
-    return list(consumer._loop._early.messages.values())
+    return list(consumer._loop._early.batch.messages.values())
 
 
 def rest_from_maintenance(consumer: DedupConsumer) -> None:

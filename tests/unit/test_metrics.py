@@ -205,7 +205,7 @@ def test_a_name_or_label_that_does_not_exist_is_an_error() -> None:
 def test_a_gauge_of_several_partitions_has_no_sum() -> None:
     """Their positions, windows and states say nothing together; counts do."""
     found = read(Counters(), [STATUS, replace(STATUS, partition=1, lag=20)])
-    with pytest.raises(ValueError, match="lag is a gauge, and 2 samples .* give partition, too"):
+    with pytest.raises(ValueError, match=r"lag is a gauge, and 2 samples .* give partition, too"):
         found.value("lag", topic="orders")
     with pytest.raises(ValueError, match="give partition and state, too"):
         found.value("state")

@@ -10,7 +10,15 @@ from typing import Any
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.delivery import Classified, CompletedBy, Delivery
-from dedup_sdk._observe import Counters
+from dedup_sdk._observe import Counters, by_partition, of_partition
+
+
+def place_of(message: Message) -> tuple[str, int]:
+    """Its topic and partition."""
+    topic, partition = message.topic(), message.partition()
+    assert topic is not None
+    assert partition is not None
+    return topic, partition
 
 
 class Contended(deque[Any]):
@@ -29,15 +37,16 @@ class Contended(deque[Any]):
 def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
     """Or a message would end before the application has it, and one that it has would never end."""
     open_partitions: dict[tuple[str, int], Any] = {}
+    counters = Counters()
     hand = Delivery(
-        lambda topic, partition: open_partitions.get((topic, partition)), CompletedBy.NEXT_CALL, Counters()
+        lambda topic, partition: open_partitions.get((topic, partition)), CompletedBy.NEXT_CALL, counters
     )
     hand.ready = Contended()
     batch = [
         Message(topic="orders", partition=partition, offset=offset)
         for partition, offset in ((0, 5), (1, 7), (0, 6), (1, 8))
     ]
-    hand.fill(Classified(batch, [], []))
+    hand.fill(Classified(batch, [], [(of_partition(counters, *place_of(each)), 1) for each in batch], []))
 
     hand.set_aside({("orders", 0)})
 
@@ -54,3 +63,7 @@ def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
         open_partitions["orders", partition] = SimpleNamespace(complete=partial(complete, partition))
     hand.finish()
     assert ended == [(0, [5])]
+    assert {place: each.delivered for place, each in by_partition(counters).items()} == {
+        ("orders", 0): 1,
+        ("orders", 1): 0,
+    }
