@@ -231,7 +231,7 @@ def change(self, other, rows):
 _AS_THEY_ARE: Final = Counter([
     "ClientLock.end_close", "ClientLock.call_client", "ClientLock.call_client", "ClientLock.enter_client",
     "ClientLock.in_callback",
-    "DedupConsumer._make_current", "DedupConsumer.release", "DedupConsumer._close", "DedupConsumer._close_client",
+    "DedupConsumer._make_current", "DedupConsumer._release", "DedupConsumer._close", "DedupConsumer._close_client",
     "AssignmentApi._commit_in_group", "AssignmentApi._resume_manual",
     "AssignmentApi.subscribe.lost",
     "Fetcher.fetch", "Fetcher.listen", "FetchLoop.messages", "FetchLoop._fetch_and_judge", "FetchLoop._take_early",
