@@ -133,7 +133,9 @@ def test_no_wrapped_callback_raises_into_a_client() -> None:
     wrapped["logger"].log(20, "text")
     with pytest.raises(LoggerError):
         errors.raise_kept()
-    assert wrapped["oauth_cb"] is fail
+    with pytest.raises(LoggerError):
+        wrapped["oauth_cb"]("")
+    assert errors.kept is None
 
 
 def test_the_clients_take_every_wrapped_callback() -> None:
