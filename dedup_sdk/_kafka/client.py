@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
@@ -100,8 +101,9 @@ class MetadataRequests:
         self._config = client
         uncommitted = str(client.get("isolation.level", "")).lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
-        self.opened: AdminClient | None = None
-        """The client that makes the requests; None until the first one."""
+        self._opened: AdminClient | None = None
+        self.open: WeakSet[AdminClient] = WeakSet()
+        """The client that makes the requests, and those that made pending ones."""
 
     def describe(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
         """Describe topics in one request; return by topic name a `PendingRequest` for a `TopicDescription`."""
@@ -138,14 +140,15 @@ class MetadataRequests:
 
         A client keeps cached leaders for minutes, so a new one is needed to notice that the leader changed.
         """
-        self.opened = None
+        self._opened = None
 
     def admin(self) -> AdminClient:
         """Return the client that makes the requests, which has callbacks of its own."""
-        if self.opened is None:
+        if self._opened is None:
             # Made of the settings of now: credentials may have changed.
-            self.opened = keep_in_children(AdminClient(admin_settings(self._config)))
-        return self.opened
+            self._opened = keep_in_children(AdminClient(admin_settings(self._config)))
+            self.open.add(self._opened)
+        return self._opened
 
 
 def topic_id_of(description: Any) -> str:
@@ -275,12 +278,12 @@ class Client:
     def serve(self) -> None:
         """Do the small work of maintenance: pass on credentials, have the other clients write their log lines.
 
-        A client writes its lines to the application's logger only when polled.
+        A client writes its lines to the application's logger only when polled. Readers are served by recoveries.
         """
         if self.login is not self._told:
             self.tell_login()
-        if self.requests.opened is not None:
-            self.requests.opened.poll(0)
+        for admin in list(self.requests.open):
+            admin.poll(0)
         if self.questions.idle:
             self.questions.serve()
 

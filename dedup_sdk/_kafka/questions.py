@@ -100,7 +100,10 @@ class Questions:
         return idle
 
     def serve(self) -> None:
-        """Have idle clients write their log lines, which they do only when polled."""
+        """Have idle clients write their log lines, which they do only when polled.
+
+        One that asks lets no other thread in; it follows when its question is over.
+        """
         idle = self._take_idle()
         try:
             for each in idle:

@@ -48,11 +48,14 @@ class Readers:
     ``isolation`` is their isolation level; None: that of the consumer.
     """
 
-    def __init__(self, settings: ClientSettings, *, isolation: str | None = None) -> None:
+    def __init__(
+        self, settings: ClientSettings, *, isolation: str | None = None, others: set[Consumer] | None = None
+    ) -> None:
         self._settings = settings
+        self.open: set[Consumer] = set() if others is None else others
+        """All consumers, idle or taken, those of other isolation levels (``others``) included."""
         self._own = {} if isolation is None else {"isolation.level": isolation}
         self._idle: list[Consumer] = []
-        self._taken: set[Consumer] = set()
         self.timeout_s = ASK_S
         """The current timeout of a request, in seconds."""
         self._others: dict[str, Readers] = {}
@@ -60,17 +63,17 @@ class Readers:
     def at(self, isolation: str) -> Readers:
         """Return the pool for an isolation level; ``read_uncommitted`` includes open and aborted transactions."""
         if isolation not in self._others:
-            self._others[isolation] = Readers(self._settings, isolation=isolation)
+            self._others[isolation] = Readers(self._settings, isolation=isolation, others=self.open)
         others = self._others[isolation]
         others.set_timeout(max(self.timeout_s, MEETING_S))
         return others
 
     def take(self) -> Consumer:
         """Return a consumer without an assignment; you must give it back or close it."""
-        reader = (
-            self._idle.pop() if self._idle else Consumer({**reader_settings(self._settings), **self._own})
-        )
-        self._taken.add(reader)
+        if self._idle:
+            return self._idle.pop()
+        reader = Consumer({**reader_settings(self._settings), **self._own})
+        self.open.add(reader)
         return reader
 
     def give_back(self, reader: Consumer) -> None:
@@ -80,20 +83,26 @@ class Readers:
         except KafkaException:
             self.discard(reader)
         else:
-            self._taken.discard(reader)
             self._idle.append(reader)
 
     def discard(self, reader: Consumer) -> None:
         """Close a consumer instead of giving it back; see `close_readers`."""
-        self._taken.discard(reader)
+        self.open.discard(reader)
         close_readers(reader)
 
+    def serve(self) -> None:
+        """Have the consumers without an assignment write their log lines, which they do only when polled.
+
+        A reading one writes them while it reads; here it might give away a record.
+        """
+        for reader in [*self.open]:
+            if not reader.assignment():
+                reader.poll(0)
+
     def log_in(self, username: str, password: str) -> None:
-        """Have all consumers of the pool use these credentials from their next login on."""
-        for reader in (*self._idle, *self._taken):
+        """Have all consumers use these credentials from their next login on."""
+        for reader in [*self.open]:
             reader.set_sasl_credentials(username, password)
-        for others in self._others.values():
-            others.log_in(username, password)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Set the timeout of requests, in seconds."""
@@ -111,6 +120,7 @@ class Readers:
     def close(self, within_s: float = _CLOSE_S) -> None:
         """Close the idle consumers; see `close_readers`."""
         idle, self._idle = self._idle, []
+        self.open.difference_update(idle)
         close_readers(*idle, within_s=within_s)
         for others in self._others.values():
             others.close(within_s)

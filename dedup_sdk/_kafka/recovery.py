@@ -1184,12 +1184,14 @@ class RecoveryLoop:
     def work(self) -> list[Assigned]:
         """Continue the recoveries for at most `SLICE_S`; return the partitions that may deliver now.
 
-        The tail readers are closed when no partition recovers.
+        The tail readers are closed when no partition recovers, and served until then.
         """
         if not any(map(RECOVERING.__contains__, map(_state, self._assigned.values()))):
             self.hurried = False
             self._client.readers.close()
             return []
+        if self._client.readers.open:
+            self._client.readers.serve()
         until = time.monotonic() + SLICE_S
         while True:
             now = time.monotonic()

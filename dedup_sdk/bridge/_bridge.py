@@ -272,6 +272,7 @@ class Bridge:
                 if source.has(partition_id)
             }
             self._skipped = {each for each in self._skipped if source.has(each[:2])}
+            target.serve()
             batch = source.read(
                 min(self._batch_records, _MOST_ONE_BY_ONE) if self._one_by_one_until else self._batch_records
             )

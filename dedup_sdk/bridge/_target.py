@@ -240,6 +240,11 @@ class Target:
                 return
         self._renew()
 
+    def serve(self) -> None:
+        """Have the clients write their log lines and tell their events, which they do only when polled."""
+        for client in {self._metadata_client, self._producer}:
+            client.poll(0)
+
     def shrink(self) -> None:
         """Send smaller requests: a topic may accept records one by one that it refuses together."""
         if self._batch_bytes > _LEAST_BATCH_BYTES:
