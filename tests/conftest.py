@@ -51,6 +51,7 @@ hypothesis.settings.register_profile("same", deadline=None, derandomize=True, da
 hypothesis.settings.load_profile("random" if os.environ.get("DEDUP_TEST_RANDOM") == "1" else "same")
 
 _BROKER = pytest.StashKey[str]()
+_QUICK_JAVA = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,9 +87,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a container engine where none answers."""
+    """Skip what needs a container engine where none answers; let whoever starts a Spark start it quickly."""
     if item.get_closest_marker("container") and (trouble := engine_trouble()):
         pytest.skip(trouble)
+    if item.get_closest_marker("spark") and not item.config.stash.get(_QUICK_JAVA, False):
+        item.config.stash[_QUICK_JAVA] = True
+        # Not at the top: a run without Spark does without PySpark.
+        from tests.support.quick_java import use_quick_java
+
+        os.environ |= use_quick_java()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

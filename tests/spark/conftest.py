@@ -51,8 +51,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
-        # Half of Java's time in a run as short as this goes into compiling its code thoroughly.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name in (

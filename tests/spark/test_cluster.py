@@ -24,7 +24,8 @@ from tests.support.held_submission import STEP_S, HeldJob
 from tests.support.known_marks import read_sorted_file
 from tests.support.outputs import checked, unlisted, written
 from tests.support.producing import Outgoing
-from tests.support.spark_cluster import QUICK_JAVA, SparkCluster, kill_tree, wait_for
+from tests.support.quick_java import quick_java
+from tests.support.spark_cluster import SparkCluster, kill_tree, wait_for
 from tests.support.spark_environment import make_environment_archive
 
 if TYPE_CHECKING:
@@ -117,8 +118,7 @@ class Submitted(HeldJob):
             f"spark.pyspark.python={Path(sys.executable).resolve()}",
             f"spark.pyspark.driver.python={sys.executable}",
             "spark.executor.memory=512m",
-            f"spark.driver.extraJavaOptions={QUICK_JAVA}",
-            f"spark.executor.extraJavaOptions={QUICK_JAVA}",
+            f"spark.executor.extraJavaOptions={quick_java()}",
             # The killed one's blocks are asked for in vain: three times, but not five seconds apart.
             "spark.shuffle.io.retryWait=200ms",
         ]

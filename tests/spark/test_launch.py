@@ -123,6 +123,7 @@ print([java.getProperty(name) for name in ("ours", "theirs", "both")])
 """
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("way", ["file", "--driver-java-options", "--conf"])
 def test_options_of_java_are_added_to_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str) -> None:
     """The JVM gets both, in whichever way the user gives theirs; of two for one property theirs counts."""

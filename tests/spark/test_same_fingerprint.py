@@ -23,7 +23,7 @@ from tests.support.dying_tasks import ENDS, DyingTask, ends_in
 from tests.support.held_submission import HeldJob
 from tests.support.odd_topic import PARTITIONS, OddTopic
 from tests.support.outputs import checked, unlisted
-from tests.support.spark_cluster import QUICK_JAVA, kill_tree
+from tests.support.spark_cluster import kill_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,7 +137,7 @@ def test_a_killed_driver_that_is_started_again(
     shutil.copytree(odd.folder / "early", place)
     older, newer = checked(place), odd.must_know()
     command = [*odd.given, "--output", str(place), "--add"]
-    settings = [f"spark.driver.extraJavaOptions={QUICK_JAVA}", "spark.ui.enabled=false"]
+    settings = ["spark.ui.enabled=false"]
 
     @contextmanager
     def looking(_workers: OnSpark, _rows: int) -> Iterator[None]:

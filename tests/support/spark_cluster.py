@@ -13,14 +13,13 @@ import psutil
 from dedup_sdk.testing import free_port
 from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.launch import spark_home
+from tests.support.quick_java import quick_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 START_S = 180.0
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""For a Java that lives half a minute: to compile its code thoroughly costs more than the code does."""
 _LOOK_S = 0.1
 
 
@@ -91,7 +90,7 @@ class SparkCluster:
         environment = {
             "HOME": str(place), "JAVA_HOME": java, "PATH": "/usr/bin:/bin", "SPARK_HOME": str(spark_home()),
             "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(place / "local"),
-            "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+            "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": quick_java(),
         }  # fmt: skip
         with (place / "log").open("wb") as log:
             started = subprocess.Popen(
