@@ -45,7 +45,7 @@ PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup packages demo test test-all $(QUICK) $(LONG) smoke check format docs bench chaos chaos-once $(CHAOS)
-.PHONY: ci ci-parts dist clean
+.PHONY: ci ci-parts ci-begin dist clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -143,6 +143,10 @@ bench: $(READY) ## throughput against a bare consumer (ARGS="--records 100000 --
 
 chaos: $(READY) ## consumers under faults, every scenario on every group protocol (ARGS="--scenario kill --minutes 1")
 	@$(BIN)/python -m tests.chaos --protocol all $(ARGS)
+
+# What tests would wait for: made while the machine that runs them gets its packages.
+ci-begin: $(READY)
+	@$(BIN)/python -m tests.support.quick_java
 
 # A test that fails beside the others is repeated alone at the end.
 ci: $(READY) ## everything that must hold: the suite, the site, every chaos scenario, all at once

@@ -2,7 +2,8 @@
 
 A Spark that is started for one test spends most of its time on loading and verifying some 15,000 classes. Java can keep
 them as they are in memory ("class data sharing"). The archive is made once for each Java and PySpark, by a Spark that
-does a little of everything; it is in the cache.
+does a little of everything; it is in the cache. ``python -m tests.support.quick_java`` makes it, and brings the jars
+of the broker, before tests wait for them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing._cache import cache_folder, filled_once
 from dedup_sdk.testing._java_home import spark_environment
+from dedup_sdk.testing._kafka_jars import kafka_jars
 from spark_backfill import launch
 
 _START_S: Final = 600.0
@@ -79,3 +81,8 @@ def _make(folder: Path) -> None:
             launch.command([name], scratch=scratch, job=job), env=launch.environment(scratch, options), cwd=scratch,
             capture_output=True, timeout=_START_S, check=False,
         )  # fmt: skip
+
+
+if __name__ == "__main__":
+    kafka_jars()
+    quick_java()
