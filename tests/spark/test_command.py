@@ -155,7 +155,7 @@ PATIENT = """
 import sys
 from dedup_sdk._cli import main
 from spark_backfill import submission
-submission._GRACE_S = 60
+submission._GRACE_S = 30
 sys.exit(main())
 """
 

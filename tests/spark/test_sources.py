@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from dedup_sdk._decision import Mark
 from dedup_sdk._kafka.commit_text import sealed
@@ -332,57 +332,61 @@ def test_uncommitted_archives_are_for_uncommitted_groups(run: Callable[..., Any]
 
 
 @pytest.mark.parametrize("spec", ["json:/id+key", "header:id"])
-@settings(
-    max_examples=1,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(content=contents)
 def test_every_source_gives_the_same_marks(
     spec: str,
-    content: list[Content],
     broker: Broker,
     run: Callable[..., Any],
     make_topic: Callable[..., str],
     *,
     produce: Callable[..., int],
     tmp_path: Path,
+    fresh_seed: int,
 ) -> None:
     """Both readers of the topic, Parquet and JSON lines end in one fingerprint, that of the SDK's own digests."""
-    topic = make_topic(1)
-    records = [
-        Record(topic, 0, offset, BASE_MS + offset, key, value, tuple(headers))
-        for offset, (key, value, headers) in enumerate(content)
-    ]
-    produce(
-        topic,
-        [
-            Outgoing(
-                key=each.key,
-                value=each.value,
-                headers=list(each.headers),
-                partition=0,
-                timestamp_ms=each.timestamp_ms,
-            )
-            for each in records
-        ],
+
+    # Other contents in each run.
+    @seed(fresh_seed)
+    @settings(
+        max_examples=1, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow]
     )
-    found = id_spec(spec).digests(RecordFields(records)).digests
-    expected = {digest: offset for offset, digest in enumerate(found) if digest is not None}
-    assume(expected)
-    archive = write_parquet(tmp_path / topic, records)
-    lines = write_json_lines(tmp_path / f"{topic}.jsonl", records)
-    asked = ("--bootstrap", broker.bootstrap, "--id", spec)
-    prints = set()
-    for source in (
-        ("--source", KAFKA),
-        ("--source", str(archive), *COMMITTED),
-        ("--source", str(lines), *COMMITTED, *JSON),
-    ):
-        manifest, marks = run(topic, *asked, *source)
-        assert {digest: mark.offset for digest, mark in marks.items()} == expected
-        prints.add(manifest.fingerprint)
-    assert len(prints) == 1
+    @given(content=contents)
+    def end_in_one_fingerprint(content: list[Content]) -> None:
+        topic = make_topic(1)
+        records = [
+            Record(topic, 0, offset, BASE_MS + offset, key, value, tuple(headers))
+            for offset, (key, value, headers) in enumerate(content)
+        ]
+        found = id_spec(spec).digests(RecordFields(records)).digests
+        expected = {digest: offset for offset, digest in enumerate(found) if digest is not None}
+        assume(expected)
+        produce(
+            topic,
+            [
+                Outgoing(
+                    key=each.key,
+                    value=each.value,
+                    headers=list(each.headers),
+                    partition=0,
+                    timestamp_ms=each.timestamp_ms,
+                )
+                for each in records
+            ],
+        )
+        archive = write_parquet(tmp_path / topic, records)
+        lines = write_json_lines(tmp_path / f"{topic}.jsonl", records)
+        asked = ("--bootstrap", broker.bootstrap, "--id", spec)
+        prints = set()
+        for source in (
+            ("--source", KAFKA),
+            ("--source", str(archive), *COMMITTED),
+            ("--source", str(lines), *COMMITTED, *JSON),
+        ):
+            manifest, marks = run(topic, *asked, *source)
+            assert {digest: mark.offset for digest, mark in marks.items()} == expected
+            prints.add(manifest.fingerprint)
+        assert len(prints) == 1
+
+    end_in_one_fingerprint()
 
 
 def test_no_line_shows_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
