@@ -124,7 +124,10 @@ def check_grown(
     for cut in sorted({*cuts, end}):
         full = rebuild(rows_of(log), window, place / f"full-to-{cut}", low=low, high=cut)
         whole = only_entry(full)
-        since_ms, since_number = max(since_ms, whole.since_ms or 0), max(since_number, whole.since_number or 0)
+        since_ms, since_number = (
+            max(since_ms, whole.since_ms or 0),
+            max(since_number, whole.since_number or 0),
+        )
     assert grown.fingerprint == full.fingerprint
     assert (entry.low, entry.high, entry.accepted, entry.newest_ms) == (
         whole.low,
