@@ -527,7 +527,7 @@ class AssignmentApi:
         partition = self._delivery.partition_of(tp.topic, tp.partition)
         if partition is not None and not settled:
             # Inside a step, and after an interruption: a message may be in no queue. What is not completed may come.
-            waiting = partition.flight.first_open
+            return partition.flight.high
         if waiting is not None:
             return waiting
         return OFFSET_INVALID if partition is None else partition.flight.position

@@ -138,7 +138,9 @@ def test_a_call_in_the_middle_of_a_batch_completes_nothing_that_nobody_got(
 def test_an_observer_that_commits_completes_nothing_that_nobody_got(make: Make, send: Send) -> None:
     """An observer is told of each record while the batch is judged, on the thread that polls."""
     send(*BATCH)
-    consumer = make("orders", config={"enable.auto.commit": False}, observers=[lambda _: consumer.commit()])
+    consumer: DedupConsumer = make(
+        "orders", config={"enable.auto.commit": False}, observers=[lambda _: consumer.commit()]
+    )
     assert values(consumer.consume(len(BATCH), 5)) == BATCH
     assert consumer.counters.observer_errors == 0
     assert consumer.partition_statuses[0].in_flight == len(BATCH)

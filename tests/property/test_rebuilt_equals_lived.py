@@ -120,14 +120,14 @@ def check_grown(
     An ID that had left the window at a cut is not known any more, though it may come again behind the cut.
     """
     low, end = log[0].offset, log[-1].offset + 1
-    entry, since_ms, since_number = only_entry(grown), 0, 0
-    for cut in sorted({*cuts, end}):
-        full = rebuild(rows_of(log), window, place / f"full-to-{cut}", low=low, high=cut)
-        whole = only_entry(full)
-        since_ms, since_number = (
-            max(since_ms, whole.since_ms or 0),
-            max(since_number, whole.since_number or 0),
-        )
+    full_at = [
+        rebuild(rows_of(log), window, place / f"full-to-{cut}", low=low, high=cut)
+        for cut in sorted({*cuts, end})
+    ]
+    entry, wholes, full = only_entry(grown), list(map(only_entry, full_at)), full_at[-1]
+    whole = wholes[-1]
+    since_ms = max(each.since_ms or 0 for each in wholes)
+    since_number = max(each.since_number or 0 for each in wholes)
     assert grown.fingerprint == full.fingerprint
     assert (entry.low, entry.high, entry.accepted, entry.newest_ms) == (
         whole.low,
