@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from spark_backfill.progress import Meter, Progress, StageCount
 from spark_backfill.workers import Folding, ReadTasks, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MOST_ROWS: Final = 5_000_000
 """Offsets to read, and marks of a base, that are folded without Spark: of small records 14 s, and 0.8 GiB of memory."""

@@ -35,7 +35,6 @@ from typing import Any, Final, NamedTuple
 from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.testing._cache import cache_folder
 from dedup_sdk.testing._java_home import spark_environment
-from spark_backfill.backfill import backfill as run
 from spark_backfill.console import ERROR, FOLDER, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.ending import MAYBE_WRITTEN, EndedError
 from spark_backfill.errors import BackfillError, as_told, one_line
@@ -125,6 +124,9 @@ def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
     try:
         if _partitions(options) > MOST_PARTITIONS:
             return None
+        # Only now: with it comes pyspark, and whoever gave a wrong output or broker has the answer at once.
+        from spark_backfill.backfill import backfill as run
+
         return asdict(run(options, lambda _: InProcess(tell.watch), say=tell.say))
     except NeedsSparkError:
         return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Final
 
 from dedup_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MOST_TASKS: Final = 1_000_000
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Task = Callable[[Iterable[Any]], Iterable[Any]]
 _YOUNG_OBJECTS: Final = 20_000
@@ -28,7 +29,7 @@ class ReadTasks(NamedTuple):
     schema: str
 
 
-Source = ReadTasks | DataFrame
+Source: TypeAlias = "ReadTasks | DataFrame"
 
 
 class Folding(NamedTuple):

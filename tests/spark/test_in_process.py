@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk._cli.app import run
+from dedup_sdk._kafka.broker_check import DOWN_S
 from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
@@ -230,6 +231,48 @@ def test_what_is_wrong_is_known_before_spark_starts(no_spark: list[str], tmp_pat
     ):
         assert part in told
     assert no_spark == []
+
+
+HASTY = """
+import sys
+from time import monotonic
+from spark_backfill import launch
+from spark_backfill.errors import BackfillError
+began = monotonic()
+try:
+    launch.backfill(sys.argv[1:])
+except BackfillError as error:
+    print(error, monotonic() - began, "pyspark" in sys.modules, sep="|")
+"""
+WRONG = ("--bootstrap", "no-such-host.invalid:1", "--topic", "t", "--whole-topic", "--id", "key", "--window", "1d")
+
+
+@pytest.mark.parametrize(
+    ("full", "says", "within_s"),
+    [
+        (True, "full' holds files that are no snapshot: choose an empty or a new folder", 1.0),
+        (False, "no broker answers at no-such-host.invalid:1 within 3 s", DOWN_S + 1.0),
+    ],
+    ids=["full", "unknown"],
+)
+def test_a_wrong_place_is_told_before_spark_is_loaded(
+    tmp_path: Path, full: bool, says: str, within_s: float
+) -> None:
+    """A full folder at once, before any broker is asked; an unknown host after the time that a broker takes to start.
+
+    To load pyspark takes as long as all else.
+    """
+    folder = tmp_path / "full"
+    folder.mkdir()
+    if full:
+        (folder / "a").touch()
+    asked = subprocess.run(
+        [sys.executable, "-c", HASTY, *WRONG, "--output", str(folder)], capture_output=True, text=True, check=True
+    )
+    told, took_s, loads_spark = asked.stdout.rsplit("|", 2)
+    assert says in told
+    assert loads_spark.strip() == "False"
+    assert float(took_s) < within_s
 
 
 def test_its_errors_are_one_line(broker: Broker, topic: str, no_spark: list[str], tmp_path: Path) -> None:
