@@ -35,6 +35,7 @@ LOGIC := tests/unit tests/contract tests/property tests/model tests/docs
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock $(LOGIC)
 FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
+SLOW = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
 # As many at a time as `make -j` says, else four.
 PARTS = $(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j4)
 # With one real broker for all of them.
@@ -113,8 +114,10 @@ test-chaos: $(READY)
 test-brokers: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/brokers -m slow tests/integration
 
+# Of all other folders the files alone that have slow tests: to collect the rest takes longer than most of them.
 test-long: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/long -m slow --ignore=tests/spark --ignore=tests/chaos --ignore=tests/integration
+	@$(PYTEST) -o cache_dir=.pytest_cache/long -m slow \
+	  $(filter-out tests/spark/% tests/chaos/% tests/integration/%,$(sort $(SLOW)))
 
 check: $(READY) ## ruff, its formatter, mypy, pyright on users' programs, the workflows and the Compose file
 	@$(BIN)/ruff check --quiet

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 CONFTEST = """
@@ -65,3 +68,11 @@ def test_a_skip_is_a_failure_with_the_switch(run: pytest.Pytester, monkeypatch: 
     assert result.ret != 0
     for reason in ("by mark", "by fixture", "by itself", "no_such_package"):
         result.stdout.fnmatch_lines([f"*nothing may be*{reason}*"])
+
+
+def test_a_slow_test_is_marked_in_its_own_file() -> None:
+    """`make test-long` reads the files alone that have this text: a mark given elsewhere would leave its test out."""
+    texts = {path: path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("*.py")}
+    marking = [path.name for path, text in texts.items() if re.search(r"mark\.slow", text)]
+    assert len(marking) > 50
+    assert [name for name in marking if not name.startswith("test_")] == []
