@@ -12,17 +12,16 @@ import functools
 import hashlib
 import subprocess
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from dedup_sdk.errors import KafkaHelperError
+from dedup_sdk.errors import DedupError
 from dedup_sdk.testing._cache import cache_folder, filled_once
 from dedup_sdk.testing._java_home import spark_environment
 from dedup_sdk.testing._kafka_jars import kafka_jars
 from spark_backfill import launch
 
-_START_S: Final = 600.0
+_START_S: Final = 300.0
 _C1: Final = "-XX:TieredStopAtLevel=1"
 """To compile the code of a short run thoroughly costs more than the code does."""
 _SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
@@ -52,21 +51,23 @@ def quick_java() -> str:
     """Return the options, separated by spaces; without the archive where this Java cannot make one.
 
     Raises:
-        KafkaHelperError: there is no Java that Spark runs on.
+        DedupError: there is no Java that Spark runs on, or no PySpark.
     """
     java = Path(spark_environment()["JAVA_HOME"])
     built = java / "release"
-    about = (str(java), built.read_text() if built.is_file() else "", version("pyspark"), launch.spark_home())
+    jars = launch.spark_home() / "jars"
+    # Java takes classes from the archive of the very same files alone.
+    about = (java, built.read_text() if built.is_file() else "", jars, jars.stat().st_mtime_ns)
     key = hashlib.sha256(f"{about}\n{_JOB}".encode()).hexdigest()[:12]
     archive = filled_once(cache_folder() / f"spark-classes-{key}", _make) / "classes.jsa"
     return f"{_C1} -XX:SharedArchiveFile={archive} {_SILENT}" if archive.is_file() else _C1
 
 
 def use_quick_java() -> dict[str, str]:
-    """Return the variable that gives the options to every spark-submit; nothing where there is no Java."""
+    """Return the variable that gives the options to every spark-submit; nothing where Java or PySpark lacks."""
     try:
         return {"SPARK_SUBMIT_OPTS": quick_java()}
-    except KafkaHelperError:
+    except DedupError:
         return {}
 
 
@@ -75,12 +76,16 @@ def _make(folder: Path) -> None:
         scratch = Path(name)
         job = scratch / "job.py"
         job.write_text(_JOB, encoding="utf-8")
-        options = [_C1, f"-XX:ArchiveClassesAtExit={folder / 'classes.jsa'}", *_SILENT.split()]
+        archive = folder / "classes.jsa"
+        options = [_C1, f"-XX:ArchiveClassesAtExit={archive}", *_SILENT.split()]
         # Whatever goes wrong: tests that need Spark say so, and the others need no archive.
-        subprocess.run(
-            launch.command([name], scratch=scratch, job=job), env=launch.environment(scratch, options), cwd=scratch,
-            capture_output=True, timeout=_START_S, check=False,
-        )  # fmt: skip
+        try:
+            subprocess.run(
+                launch.command([name], scratch=scratch, job=job), env=launch.environment(scratch, options),
+                cwd=scratch, capture_output=True, timeout=_START_S, check=True,
+            )  # fmt: skip
+        except subprocess.SubprocessError:
+            archive.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
