@@ -24,6 +24,11 @@ _ARGUMENT: Final = "fresh_seed"
 _DRAWN: Final = 1_000_000
 
 
+def histories(fresh_seed: int, count: int) -> range:
+    """Return the seeds of a test that plays ``count`` histories for each seed of the run, none for two of them."""
+    return range(count * fresh_seed, count * (fresh_seed + 1))
+
+
 class FreshSeeds:
     """The pytest plugin that gives tests their seeds, and tells how to repeat them."""
 
