@@ -25,9 +25,9 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from sqlalchemy import (
     BigInteger,
@@ -51,7 +51,9 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import CreateTable
+from sqlalchemy.util import greenlet_spawn
 
+from dedup_adapters.sql._asynchronous import is_asynchronous, refuse_blocking, synchronous
 from dedup_adapters.sql._tables import DIALECTS
 from dedup_sdk import ConfigurationError
 from dedup_sdk.errors import shown
@@ -70,6 +72,9 @@ from dedup_sdk.producer import (
     why_unusable,
 )
 
+if TYPE_CHECKING:  # it imports SQLAlchemy's ORM
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
 _TOPIC_CHARACTERS: Final = 249
 _IDS_A_STATEMENT: Final = 500
 _FIELDS: Final = Outgoing._fields
@@ -82,14 +87,17 @@ class SqlOutbox:
     One producer at a time sends from it.
 
     Args:
-        engine: of PostgreSQL, SQLite, MySQL or MariaDB.
+        engine: SQLAlchemy's `Engine`, of PostgreSQL, SQLite, MySQL or MariaDB. An `AsyncEngine` will do for `add`
+            and `create_async`; the producer needs an `Engine`.
         table: the table's name.
         keys: makes the dedup keys of `add`; default `ProducerKeys()`.
     """
 
     shared = True
 
-    def __init__(self, engine: Engine, *, table: str = "dedup_outbox", keys: Any = None) -> None:
+    def __init__(
+        self, engine: Engine | AsyncEngine, *, table: str = "dedup_outbox", keys: Any = None
+    ) -> None:
         if engine.dialect.name not in DIALECTS:
             raise ConfigurationError(
                 f"engine of {engine.dialect.name} is not supported; give one of {', '.join(DIALECTS)}"
@@ -97,19 +105,26 @@ class SqlOutbox:
         given: object = table  # what callers without a type checker pass
         if not isinstance(given, str) or not given:
             raise ConfigurationError(f"table={shown(table)}: give a table's name, e.g. 'dedup_outbox'")
-        self._engine, self._keys = engine, keys or ProducerKeys()
+        self._engine: Engine = synchronous(engine)
+        self._keys = keys or ProducerKeys()
         self.table = _table(table)
         self._lock: _Lock | None = None
 
     def create(self) -> None:
         """Create the table if it is missing."""
+        refuse_blocking(self._engine, "await outbox.create_async()")
         with self._errors("made"):
             self.table.create(self._engine, checkfirst=True)
+
+    async def create_async(self) -> None:
+        """`create`, with an `AsyncEngine`."""
+        await greenlet_spawn(self.create)
 
     def ddl(self) -> str:
         """Return the statement that creates the table, for a migration."""
         return str(CreateTable(self.table).compile(dialect=self._engine.dialect)).strip()
 
+    @overload
     def add(
         self,
         connection: Connection,
@@ -121,10 +136,37 @@ class SqlOutbox:
         timestamp: int = 0,
         headers: Headers | None = None,
         dedup_id: str | bytes | None = None,
-    ) -> bytes:
+    ) -> bytes: ...
+    @overload
+    def add(
+        self,
+        connection: AsyncSession | AsyncConnection,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        *,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        dedup_id: str | bytes | None = None,
+    ) -> Coroutine[Any, Any, bytes]: ...
+
+    def add(
+        self,
+        connection: Connection | AsyncSession | AsyncConnection,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        *,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        dedup_id: str | bytes | None = None,
+    ) -> bytes | Coroutine[Any, Any, bytes]:
         """Add a message in your transaction, and return its dedup key; it is sent after the commit.
 
-        Raises `ValueError` for an invalid message, and the errors of SQLAlchemy.
+        With an `AsyncSession` or `AsyncConnection`, await it. Raises `ValueError` for an invalid message, and the
+        errors of SQLAlchemy.
         """
         message = Outgoing(
             usable_id(self._keys() if dedup_id is None else as_bytes("dedup_id", dedup_id)),
@@ -134,7 +176,13 @@ class SqlOutbox:
         why = why_unusable(message)
         if why is not None:
             raise ValueError(f"invalid message: {why}")
+        if is_asynchronous(connection):
+            return self._add_async(connection, message)
         connection.execute(insert(self.table), message._asdict())
+        return message.dedup_id
+
+    async def _add_async(self, session: AsyncSession | AsyncConnection, message: Outgoing) -> bytes:
+        await session.execute(insert(self.table), message._asdict())
         return message.dedup_id
 
     # --- for the producer
@@ -142,6 +190,7 @@ class SqlOutbox:
 
     def open(self) -> None:
         """See `Outbox`: holds a lock in the database until its connection ends."""
+        refuse_blocking(self._engine, "a producer sends by an Engine; give it SqlOutbox(create_engine(...))")
         with self._errors("opened"):
             self._check()
             lock = _Lock(self._engine, self.table.name)

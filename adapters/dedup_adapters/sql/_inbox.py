@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import Lock
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, MetaData, bindparam, delete, select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.util import greenlet_spawn
 
+from dedup_adapters.sql._asynchronous import is_asynchronous, judging_async, refuse_blocking, synchronous
 from dedup_adapters.sql._errors import InboxError
 from dedup_adapters.sql._offsets import KeptOffsets, place_of, topics_of
 from dedup_adapters.sql._tables import (
@@ -27,6 +29,9 @@ from dedup_adapters.sql._tables import (
 from dedup_adapters.sql._taking import taking
 from dedup_sdk import ConfigurationError, IdSpec, Window, header, id_spec, ids_of
 from dedup_sdk.errors import shown
+
+if TYPE_CHECKING:  # it imports SQLAlchemy's ORM
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 
 @dataclass(slots=True)
@@ -55,6 +60,8 @@ class InboxCounts:
 
 
 Scope = Literal["topic", "group"]
+T = TypeVar("T")
+Given = TypeVar("Given")
 
 _EXPIRED_AT_ONCE: Final = 10_000
 """Rows that one transaction deletes; few, so that other transactions do not wait long."""
@@ -64,7 +71,7 @@ class Inbox:
     """IDs of handled messages, in a table of your database.
 
     Args:
-        engine: SQLAlchemy's, of PostgreSQL, SQLite (3.35+), MySQL or MariaDB.
+        engine: SQLAlchemy's `Engine` or `AsyncEngine`, of PostgreSQL, SQLite (3.35+), MySQL or MariaDB.
         group: the consumer group; groups may share a table, and do not see each other's IDs.
         id: the ID spec; IDs of two specs differ even if their bytes are equal.
         window: the minimum time for which an ID is remembered after its message was handled, by the clock
@@ -84,7 +91,7 @@ class Inbox:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | AsyncEngine,
         *,
         group: str,
         id: IdSpec | str = header("dedup-id"),  # noqa: A002, B008 (as `Lookup` has it; a value)
@@ -95,7 +102,8 @@ class Inbox:
         partitioned: bool = False,
         offsets: KeptOffsets | None = None,
     ) -> None:
-        self._engine, self._dialect = engine, _dialect_of(engine)
+        self._engine: Engine = synchronous(engine)
+        self._dialect = _dialect_of(self._engine)
         self._group = _group(group)
         self._spec = id_spec(id)
         self._window_ms = _window_ms(window)
@@ -111,35 +119,47 @@ class Inbox:
         self._take = taking(self._tables, self._dialect, self._window_ms, self._clock)
         self._kept = offsets
         if offsets is not None:
-            offsets.bind(engine, group, self._tables.offsets)
+            offsets.bind(self._engine, group, self._tables.offsets)
         self._checked = False
         self.counts = InboxCounts()
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def once(self, connection: Connection, message: Any) -> Iterator[bool]:
+    @overload
+    def once(self, connection: Connection, message: Any) -> AbstractContextManager[bool]: ...
+    @overload
+    def once(
+        self, connection: AsyncSession | AsyncConnection, message: Any
+    ) -> AbstractAsyncContextManager[bool]: ...
+
+    def once(self, connection: Connection | AsyncSession | AsyncConnection, message: Any) -> Any:
         """Return whether a message is first, and store its ID in the connection's transaction.
 
-        An exception in the block rolls the transaction back (with savepoints, the innermost one) before it
-        propagates, so that an ID is never committed without its work. A message without an ID is first. If
-        another open transaction has stored the ID, the call waits for its end. Raises the database's
-        errors; `is_retryable` tells which can be retried.
+        With an `AsyncSession` or `AsyncConnection`, for ``async with``. An exception in the block, also a
+        cancellation, rolls the transaction back (with savepoints, the innermost one) before it propagates, so
+        that an ID is never committed without its work. A message without an ID is first. If another open
+        transaction has stored the ID, the call waits for its end. Raises the database's errors; `is_retryable`
+        tells which can be retried.
         """
-        with self.once_many(connection, [message]) as [first]:
-            yield first
+        return _judging(connection, self._judge_one, message)
 
-    @contextmanager
-    def once_many(self, connection: Connection, messages: Sequence[Any]) -> Iterator[list[bool]]:
+    @overload
+    def once_many(
+        self, connection: Connection, messages: Sequence[Any]
+    ) -> AbstractContextManager[list[bool]]: ...
+    @overload
+    def once_many(
+        self, connection: AsyncSession | AsyncConnection, messages: Sequence[Any]
+    ) -> AbstractAsyncContextManager[list[bool]]: ...
+
+    def once_many(
+        self, connection: Connection | AsyncSession | AsyncConnection, messages: Sequence[Any]
+    ) -> Any:
         """Return for each message of a batch whether it is first, by one statement.
 
         Of two messages with the same ID the earlier is first. Otherwise as `once`.
         """
-        try:
-            yield self._judge(connection, messages)
-        except BaseException:
-            _roll_back(connection)
-            raise
+        return _judging(connection, self._judge, messages)
 
     @property
     def offsets(self) -> KeptOffsets:
@@ -149,6 +169,9 @@ class Inbox:
                 "this inbox keeps no offsets: make it with offsets=KeptOffsets(AdminClient({'bootstrap.servers': ...}))"
             )
         return self._kept
+
+    def _judge_one(self, connection: Connection, message: Any) -> bool:
+        return self._judge(connection, [message])[0]
 
     def _judge(self, connection: Connection, messages: Sequence[Any]) -> list[bool]:
         self._check(connection)
@@ -186,7 +209,7 @@ class Inbox:
         if not isinstance(given, Connection):
             raise ConfigurationError(
                 f"{type(given).__name__} is not a SQLAlchemy connection; give the one of `with engine.begin() as "
-                "connection`, or session.connection()"
+                "connection`, session.connection(), or an AsyncSession"
             )
         if not connection.in_transaction():
             raise InboxError(
@@ -217,12 +240,17 @@ class Inbox:
 
     def create(self) -> None:
         """Create the missing tables; raises `InboxError` if a table of that name has another layout."""
+        refuse_blocking(self._engine, "await inbox.create_async()")
         self._tables.metadata.create_all(self._engine)
         with self._engine.connect() as connection:
             for table in self._tables.all:
                 check(connection, table)
         if self._tables.generations is not None:
             self._tables.generations.begin_first(self._engine, self._now_ms)
+
+    async def create_async(self) -> None:
+        """`create`, with an `AsyncEngine`."""
+        await greenlet_spawn(self.create)
 
     def expire(self) -> int:
         """Delete the group's expired IDs, 10,000 per transaction; return how many.
@@ -231,6 +259,7 @@ class Inbox:
         partitions of all groups, begin a new partition if it is due, and return how many were dropped. That
         waits at most two seconds for open transactions, and then raises a retriable error (`is_retryable`).
         """
+        refuse_blocking(self._engine, "await inbox.expire_async()")
         if self._window_ms is None:
             return 0
         if self._tables.generations is not None:
@@ -250,6 +279,10 @@ class Inbox:
             if len(found) < _EXPIRED_AT_ONCE:
                 return total
 
+    async def expire_async(self) -> int:
+        """`expire`, with an `AsyncEngine`."""
+        return await greenlet_spawn(self.expire)
+
     def _now_ms(self, connection: Connection) -> int:
         return int(connection.execute(select(self._clock)).scalar_one())
 
@@ -262,8 +295,8 @@ def _sized(text: str) -> bytes:
 def _dialect_of(engine: object) -> str:
     if not isinstance(engine, Engine):
         raise ConfigurationError(
-            f"engine={shown(engine)}: give SQLAlchemy's Engine, e.g. create_engine('postgresql+psycopg://...'), or the "
-            "sync_engine of an AsyncEngine"
+            f"engine={shown(engine)}: give SQLAlchemy's Engine or AsyncEngine, e.g. "
+            "create_engine('postgresql+psycopg://...')"
         )
     name = engine.dialect.name
     if name not in DIALECTS:
@@ -314,9 +347,25 @@ def _commits_each_statement(connection: Connection) -> bool:
         return True
     below = connection.connection.dbapi_connection
     # With your own BEGIN (see SQLAlchemy's page on SQLite) one is open though the driver begins none.
-    if below is None or getattr(below, "in_transaction", False):
+    if below is None or getattr(connection.connection.driver_connection, "in_transaction", False):
         return False
     return connection.dialect.detect_autocommit_setting(below)
+
+
+def _judging(connection: Any, judge: Callable[[Connection, Any], Any], given: Any) -> Any:
+    return (judging_async if is_asynchronous(connection) else _judging_at_once)(connection, judge, given)
+
+
+@contextmanager
+def _judging_at_once(
+    connection: Connection, judge: Callable[[Connection, Given], T], given: Given
+) -> Iterator[T]:
+    """Yield what ``judge`` returns in the connection's transaction; an exception rolls the transaction back."""
+    try:
+        yield judge(connection, given)
+    except BaseException:
+        _roll_back(connection)
+        raise
 
 
 def _roll_back(connection: object) -> None:

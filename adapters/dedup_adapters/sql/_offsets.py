@@ -26,7 +26,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import Connection, Engine, Table, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.util import greenlet_spawn
 
+from dedup_adapters.sql._asynchronous import Awaited, beside_the_loop, refuse_blocking
 from dedup_adapters.sql._errors import InboxError, OutOfOrderError
 from dedup_sdk import ConfigurationError, Record
 from dedup_sdk.errors import shown
@@ -254,6 +256,7 @@ class KeptOffsets:
 
         Use it as ``consumer.subscribe(topics, on_assign=inbox.offsets.on_assign)``.
         """
+        refuse_blocking(self._engine, "subscribe with on_assign=inbox.offsets.on_assign_async")
         begun = self.begin(consumer, partitions)
         try:
             consumer.incremental_assign(begun)
@@ -263,6 +266,10 @@ class KeptOffsets:
             # The group assigns eagerly.
             consumer.assign(begun)
 
+    async def on_assign_async(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        """`on_assign`, for an `AsyncDedupConsumer`."""
+        await greenlet_spawn(self.on_assign, Awaited(consumer), partitions)
+
     def begin(self, consumer: Any, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions with their start offsets.
 
@@ -270,10 +277,13 @@ class KeptOffsets:
         reads are judged from these offsets on. Raises `InboxError`, and the errors of the database and the
         client.
         """
+        refuse_blocking(
+            self._engine, "await consumer.assign(await inbox.offsets.begin_async(consumer, partitions))"
+        )
         asked = [TopicPartition(each.topic, each.partition) for each in partitions]
         if not asked:
             return []
-        topic_ids = self._topic_ids(sorted({each.topic for each in asked}))
+        topic_ids = beside_the_loop(self._engine, self._topic_ids, sorted({each.topic for each in asked}))
         bounds = [consumer.get_watermark_offsets(each, timeout=_ASK_S) for each in asked]
         begun = []
         for each, (low, high) in zip(asked, bounds, strict=True):
@@ -284,6 +294,10 @@ class KeptOffsets:
                 )
             begun.append(TopicPartition(each.topic, each.partition, start))
         return begun
+
+    async def begin_async(self, consumer: Any, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """`begin`, for an `AsyncDedupConsumer`."""
+        return await greenlet_spawn(self.begin, Awaited(consumer), partitions)
 
     def move(self, connection: Connection, partitions: Iterable[TopicPartition]) -> None:
         """Set the group's offsets, in your transaction; you must then restart every reader of these partitions."""
@@ -317,7 +331,7 @@ class KeptOffsets:
             with self._engine.begin() as connection:
                 row = connection.execute(self._find, here).one_or_none()
             if row is None:
-                committed = _committed(consumer, at)
+                committed = self._committed(consumer, at)
                 start = (
                     committed
                     if low <= committed <= high
@@ -348,6 +362,19 @@ class KeptOffsets:
         raise InboxError(
             f"{name}: other processes keep moving its offset in the database; stop them, or assign it again"
         )
+
+    def _committed(self, consumer: Any, at: TopicPartition) -> int:
+        """Return the group's committed offset in Kafka, below 0 without one; retries while the coordinator moves."""
+        until = time.monotonic() + _ASK_S
+        while True:
+            try:
+                [stood] = consumer.committed([TopicPartition(at.topic, at.partition)], timeout=_ASK_S)
+            except KafkaException as error:
+                if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > until:
+                    raise
+                beside_the_loop(self._engine, time.sleep, _PAUSE_S)
+            else:
+                return int(stood.offset)
 
     def _by_reset(self, name: str, why: str, low: int, high: int) -> int:
         if self._reset == "error":
@@ -448,17 +475,3 @@ def _told(topic_id: str) -> str:
 
 def _here(group: str, topic: str, partition: int) -> dict[str, Any]:
     return {"of_group": group, "of_topic": topic, "of_partition": partition}
-
-
-def _committed(consumer: Any, at: TopicPartition) -> int:
-    """Return the group's committed offset in Kafka, below 0 without one; retries while the coordinator moves."""
-    until = time.monotonic() + _ASK_S
-    while True:
-        try:
-            [stood] = consumer.committed([TopicPartition(at.topic, at.partition)], timeout=_ASK_S)
-        except KafkaException as error:
-            if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > until:
-                raise
-            time.sleep(_PAUSE_S)
-        else:
-            return int(stood.offset)
