@@ -420,6 +420,16 @@ class AsyncDedupConsumer:
         """Return the offsets that the group has committed, as the plain client does."""
         return await self._call(lambda: self._consumer.committed(partitions, timeout))
 
+    async def get_watermark_offsets(
+        self,
+        partition: TopicPartition,
+        timeout: float = 10.0,  # noqa: ASYNC109 (the plain client's signature)
+        *,
+        cached: bool = False,
+    ) -> tuple[int, int]:
+        """Return the first offset of a partition's log, and the offset behind its end, as the plain client does."""
+        return await self._call(lambda: self._consumer.get_watermark_offsets(partition, timeout, cached))
+
     async def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message that you got, or that was hidden."""
         return await self._call(self._positions, partitions)

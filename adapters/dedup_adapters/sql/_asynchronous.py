@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -38,9 +39,21 @@ async def judging_async(
     try:
         connection = session if isinstance(session, AsyncConnection) else await session.connection()
         yield await connection.run_sync(judge, given)
-    except BaseException:
+    except BaseException as error:
+        _drop_cursors(error)
         await _roll_back(session)
         raise
+
+
+def _drop_cursors(error: BaseException | None) -> None:
+    """Drop what the frames of a cancellation hold: SQLite's transaction stays open as long as a cursor has rows left.
+
+    SQLAlchemy closes the connection of a cancelled statement, but that is not enough for SQLite, and the frames are a
+    cycle with the exception: the database would be locked until the garbage collector comes.
+    """
+    while error is not None and not isinstance(error, Exception):
+        clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 async def _roll_back(session: AsyncSession | AsyncConnection) -> None:
