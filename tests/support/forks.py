@@ -5,4 +5,6 @@ from __future__ import annotations
 import multiprocessing
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.support.inbox_worker", "tests.support.sql_outbox_worker"])
+FORKS.set_forkserver_preload(
+    ["tests.support.inbox_coroutines", "tests.support.inbox_worker", "tests.support.sql_outbox_worker"]
+)

@@ -67,6 +67,11 @@ class Source:
         return any(max(at.offset, begin) < end for at, begin, end in places)
 
 
+def begin(driver: Pipe) -> None:
+    """Say the steps there."""
+    _driver.append(driver)
+
+
 def step() -> None:
     """Be seen, and wait to be let on."""
     _driver[0].send(None)
@@ -138,7 +143,7 @@ WAYS: dict[str, Callable[[Source, Engine, Inbox], None]] = {
 
 def main(driver: Pipe, way: str, bootstrap: str, url: str, store: str) -> None:
     """Handle the messages."""
-    _driver.append(driver)
+    begin(driver)
     engine = create_engine(url)
     config: dict[str, Any] = {
         "bootstrap.servers": bootstrap, "group.id": GROUP, "auto.offset.reset": "earliest", "log_level": 0,

@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url
 
 from tests.support.databases import HAS_MARIADB, database_of, mariadb, postgresql
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
 
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.container)
 MYSQL = os.environ.get("DEDUP_TEST_MYSQL_URL", "")
@@ -23,6 +23,17 @@ MYSQL = os.environ.get("DEDUP_TEST_MYSQL_URL", "")
 MYSQLS = [*(["mariadb"] if HAS_MARIADB else []), *(["mysql"] if MYSQL else [])]
 DATABASES = ["sqlite", POSTGRESQL, *MYSQLS]
 SERVERS = DATABASES[1:]
+BY_ASYNC_DRIVERS = pytest.mark.parametrize(
+    ("server", "driver"),
+    [
+        ("sqlite", "sqlite+aiosqlite"),
+        pytest.param("postgresql", "postgresql+asyncpg", marks=pytest.mark.container),
+        pytest.param("postgresql", "postgresql+psycopg", marks=pytest.mark.container),
+    ],
+    indirect=["server"],
+    scope="session",
+)
+"""Tests in an `AsyncSession`: they ask for ``async_url``."""
 
 
 @pytest.fixture(scope="session", params=DATABASES)
@@ -48,6 +59,12 @@ def url(server: str, tmp_path: Path) -> Iterator[str]:
         return
     with database_of(server, f"test_{uuid.uuid4().hex[:8]}") as found:
         yield found
+
+
+@pytest.fixture
+def async_url(url: str, driver: str) -> URL:
+    """The URL of an empty database, for a driver of asyncio."""
+    return make_url(url).set(drivername=driver)
 
 
 @pytest.fixture

@@ -14,16 +14,19 @@ from sqlalchemy import select
 
 from dedup_adapters.sql import Inbox
 from dedup_sdk.testing import MockKafka
-from tests.support import inbox_worker
+from tests.integration.sql.conftest import BY_ASYNC_DRIVERS
+from tests.support import inbox_coroutines, inbox_worker
 from tests.support.forks import FORKS
 from tests.support.inbox_worker import GROUP, WORK
 from tests.support.producing import Outgoing, produce
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
+
+    Main = Callable[..., None]
 
 KILLS = 12
 MESSAGES = 90
@@ -52,10 +55,10 @@ def send(bootstrap: str, *, keyed: bool) -> set[str]:
     return {str(number) for number in numbers}
 
 
-def live(arguments: tuple[str, ...], steps: int | None, delay_s: float) -> bool:
+def live(main: Main, arguments: tuple[str, ...], steps: int | None, delay_s: float) -> bool:
     """Have a worker go so many steps and kill it, a little later; or to its end. Whether it was killed."""
     ours, theirs = FORKS.Pipe()
-    worker = FORKS.Process(target=inbox_worker.main, args=(theirs, *arguments))
+    worker = FORKS.Process(target=main, args=(theirs, *arguments))
     worker.start()
     theirs.close()
     taken = 0
@@ -79,18 +82,21 @@ def live(arguments: tuple[str, ...], steps: int | None, delay_s: float) -> bool:
     return killed
 
 
-def lives(way: str, bootstrap: str, engine: Engine, folder: Path, *, kills: int = KILLS) -> Counter[str]:
+def lives(
+    way: str, bootstrap: str, engine: Engine, folder: Path, *, main: Main = inbox_worker.main, url: URL | None = None
+) -> Counter[str]:
     """Kill a worker many times, let the last one come to its end, and return how often each message was handled."""
     Inbox(engine, group=GROUP).create()
     WORK.metadata.create_all(engine)
-    url = engine.url.render_as_string(hide_password=False)
-    arguments = (way, bootstrap, url, str(folder / "store"))
-    draw = random.Random(way + engine.dialect.name)
+    of_worker = (url or engine.url).render_as_string(hide_password=False)
+    arguments = (way, bootstrap, of_worker, str(folder / "store"))
+    draw = random.Random(way + of_worker.partition(":")[0])
     killed = sum(
-        live(arguments, draw.randint(0, 14), draw.choice((0.0, draw.uniform(0, 0.01)))) for _ in range(kills)
+        live(main, arguments, draw.randint(0, 14), draw.choice((0.0, draw.uniform(0, 0.01))))
+        for _ in range(KILLS)
     )
-    assert killed == kills, "it had come to its end before"
-    assert not live(arguments, None, 0.0)
+    assert killed == KILLS, "it had come to its end before"
+    assert not live(main, arguments, None, 0.0)
     with engine.connect() as connection:
         return Counter(connection.execute(select(WORK.c.body)).scalars())
 
@@ -103,6 +109,30 @@ def test_each_message_once_under_sigkill(way: str, bootstrap: str, engine: Engin
     done = lives(way, bootstrap, engine, tmp_path)
     assert sent - set(done) == set(), "lost"
     assert {body: times for body, times in done.items() if times > 1} == {}, "doubled"
+
+
+@pytest.mark.slow
+@BY_ASYNC_DRIVERS
+@pytest.mark.parametrize("way", ["run", "once", "offsets"])
+def test_each_message_once_under_sigkill_of_coroutines(
+    way: str, bootstrap: str, engine: Engine, async_url: URL, tmp_path: Path
+) -> None:
+    """With an `AsyncDedupConsumer` and an `AsyncSession`, four handlers at a time, or one."""
+    sent = send(bootstrap, keyed=way != "offsets")
+    done = lives(way, bootstrap, engine, tmp_path, main=inbox_coroutines.main, url=async_url)
+    assert sent - set(done) == set(), "lost"
+    assert {body: times for body, times in done.items() if times > 1} == {}, "doubled"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("server", "driver"), [("sqlite", "sqlite+aiosqlite")], indirect=["server"])
+def test_the_broken_coroutine_is_found_out(
+    bootstrap: str, engine: Engine, async_url: URL, tmp_path: Path
+) -> None:
+    """The ID outside of the transaction of the work loses messages."""
+    sent = send(bootstrap, keyed=True)
+    done = lives("id-apart", bootstrap, engine, tmp_path, main=inbox_coroutines.main, url=async_url)
+    assert sent - set(done) != set()
 
 
 @pytest.mark.slow

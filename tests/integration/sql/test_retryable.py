@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from dedup_adapters.sql import Inbox, is_retryable
 from dedup_sdk.testing import free_port
-from tests.integration.sql.conftest import SERVERS
+from tests.integration.sql.conftest import BY_ASYNC_DRIVERS, SERVERS
 from tests.integration.sql.test_inbox import handle, message
 from tests.integration.sql.test_inbox import inbox as inbox  # noqa: PLC0414 (a fixture of the tests here)
+from tests.support.consuming import PATIENCE_S
+from tests.support.databases import PostgreSQL, cut_connections
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
@@ -104,6 +110,85 @@ def test_a_server_that_is_away_comes_back(driver: str) -> None:
     with pytest.raises(DBAPIError) as raised:
         engine.connect()
     assert is_retryable(raised.value)
+
+
+@BY_ASYNC_DRIVERS
+def test_what_passes_in_an_async_session(async_url: URL, engine: Engine, inbox: Inbox) -> None:
+    """A lock that takes too long, a connection that the server ended, a server that is away; a wrong table does not.
+
+    asyncpg's errors of a connection are no errors of SQLAlchemy. Errors of the same type from elsewhere do not pass.
+    """
+    is_sqlite = engine.dialect.name == "sqlite"
+    impatient = {
+        "sqlite+aiosqlite": {"timeout": 0.1},
+        "postgresql+asyncpg": {"server_settings": {"lock_timeout": "100"}},
+        "postgresql+psycopg": {"options": "-c lock_timeout=100"},
+    }[async_url.drivername]
+
+    async def once(url: URL, statement: str = "", **settings: Any) -> BaseException:
+        late = create_async_engine(url, connect_args=impatient, **settings)
+        try:
+            async with AsyncSession(late) as session, session.begin(), inbox.once(session, message(b"a")):
+                if statement == "cut":
+                    cut_connections(engine)
+                    statement = "SELECT 1"
+                await session.execute(text(statement))
+        except (DBAPIError, OSError) as error:
+            return error
+        finally:
+            await late.dispose()
+        raise AssertionError("it was told")
+
+    def passes(url: URL, statement: str = "") -> bool:
+        return is_retryable(asyncio.run(once(url, statement)))
+
+    with engine.begin() as connection, inbox.once(connection, message(b"a")):
+        assert passes(async_url)
+    assert not passes(async_url, "SELECT * FROM nowhere")
+    if not is_sqlite:
+        assert passes(async_url, "cut")
+        assert passes(async_url.set(port=free_port()))
+        assert passes(async_url.set(host="no.such.host.invalid"))
+        refused = ConnectionRefusedError(f"[Errno 111] Connect call failed {async_url.host}")
+        assert not is_retryable(refused)
+
+
+@pytest.mark.slow
+@pytest.mark.container
+@pytest.mark.parametrize("driver", ["postgresql+asyncpg", "postgresql+psycopg"])
+def test_a_server_that_restarts_comes_back_for_coroutines(driver: str) -> None:
+    """Killed under a statement, away, and starting: each error passes, until the ID is stored."""
+
+    async def main(server: PostgreSQL) -> set[str]:
+        engine = create_async_engine(make_url(server.url).set(drivername=driver))
+        inbox, told = Inbox(engine, group="billing"), set[str]()
+        await inbox.create_async()
+        restart = asyncio.create_task(asyncio.to_thread(restart_of, server))
+        async with asyncio.timeout(PATIENCE_S):
+            for number in itertools.count():
+                try:
+                    given = message(b"%d" % number)
+                    async with AsyncSession(engine) as session, session.begin(), inbox.once(session, given) as first:
+                        assert first
+                        await session.execute(text("SELECT pg_sleep(0.05)"))
+                    if restart.done():
+                        break
+                except (DBAPIError, OSError) as error:
+                    assert is_retryable(error), repr(error)
+                    told.add(getattr(getattr(error, "orig", None), "sqlstate", None) or type(error).__name__)
+        await engine.dispose()
+        return told
+
+    def restart_of(server: PostgreSQL) -> None:
+        time.sleep(0.5)
+        server.kill()
+        time.sleep(0.5)
+        server.start_again()
+
+    with PostgreSQL() as server:
+        told = asyncio.run(main(server))
+    expected = {"ConnectionRefusedError"} if driver.endswith("asyncpg") else {"OperationalError"}
+    assert expected <= told
 
 
 def test_a_database_that_cannot_be_opened_does_not_pass(tmp_path: Path) -> None:

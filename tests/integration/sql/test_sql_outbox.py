@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError
 from sqlalchemy import create_engine, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from dedup_adapters.sql_outbox import SqlOutbox
 from dedup_sdk import ConfigurationError
 from dedup_sdk.producer import OutboxError, OutboxFullError, OutboxLockedError, ProducerKey
 from dedup_sdk.testing import MockKafka
-from tests.integration.sql.conftest import SERVERS
+from tests.integration.sql.conftest import BY_ASYNC_DRIVERS, SERVERS
 from tests.support.consuming import PATIENCE_S
 from tests.support.outboxes import make_producer, poll_until, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
 
 
 @pytest.fixture
@@ -46,6 +48,43 @@ def left(engine: Engine, outbox: SqlOutbox) -> list[tuple[Any, ...]]:
     with engine.connect() as connection:
         rows = connection.execute(select(columns.dedup_id, columns.refused).order_by(columns.id)).all()
     return [(bytes(key), reason) for key, reason in rows]
+
+
+@BY_ASYNC_DRIVERS
+def test_what_an_async_session_commits_is_sent_and_nothing_else(
+    kafka: MockKafka, engine: Engine, async_url: URL
+) -> None:
+    """Added with `await`, by an outbox of an `AsyncEngine`; the producer sends with an `Engine`, and asks for one."""
+
+    async def main() -> bytes:
+        async_engine = create_async_engine(async_url)
+        outbox = SqlOutbox(async_engine)
+        await outbox.create_async()
+        async with AsyncSession(async_engine) as session, session.begin():
+            key = await outbox.add(session, "orders", "1", key="k", headers={"a": b"x"})
+        async with async_engine.begin() as connection:
+            await outbox.add(connection, "orders", b"2", dedup_id="order-2")
+        with pytest.raises(asyncio.CancelledError):
+            async with AsyncSession(async_engine) as session, session.begin():
+                await outbox.add(session, "orders", b"rolled back")
+                raise asyncio.CancelledError
+        with pytest.raises(ValueError, match="invalid message"):
+            async with AsyncSession(async_engine) as session, session.begin():
+                await outbox.add(session, "", b"3")
+        with pytest.raises(ConfigurationError, match=r"await outbox\.create_async\(\)"):
+            outbox.create()
+        with pytest.raises(ConfigurationError, match=r"give it SqlOutbox\(create_engine"):
+            make_producer(kafka.bootstrap, outbox)
+        await async_engine.dispose()
+        return key
+
+    key = asyncio.run(main())
+    outbox = SqlOutbox(engine)
+    with make_producer(kafka.bootstrap, outbox) as producer:
+        poll_until(producer, lambda: producer.counters.confirmed == 2, "what was there")
+    seen = records(kafka.bootstrap, "orders")
+    assert [(each.value, each.dedup_id) for each in seen] == [(b"1", key), (b"2", b"order-2")]
+    assert left(engine, outbox) == []
 
 
 def test_what_is_committed_is_sent_and_nothing_else(

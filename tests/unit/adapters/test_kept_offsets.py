@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import TopicPartition, Uuid
+from confluent_kafka import KafkaError, KafkaException, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from dedup_adapters.sql import Inbox, KeptOffsets
 
@@ -80,3 +83,65 @@ def test_zeros_that_an_earlier_version_kept_are_no_topic(tmp_path: Path) -> None
         assert begins_at(tmp_path / "db", topic_id) == 3
     engine.dispose()
     assert begins_at(tmp_path / "db", Uuid(3, 4)) == 10
+
+
+class Waiting(Brokers):
+    """Answers when the event loop has gone on."""
+
+    def __init__(self) -> None:
+        super().__init__(Uuid(1, 2))
+        self.asked, self.went_on = threading.Event(), threading.Event()
+
+    def list_topics(self, *_: Any, **__: Any) -> Any:
+        """See `AdminClient`."""
+        self.asked.set()
+        assert self.went_on.wait(30), "the event loop stands still"
+        return super().list_topics()
+
+
+class AsyncClient(Client):
+    """The same answers as coroutines; the coordinator moves at first."""
+
+    def __init__(self) -> None:
+        self.assigned: list[TopicPartition] = []
+        self._moves = [KafkaException(KafkaError(KafkaError.NOT_COORDINATOR))]
+
+    async def get_watermark_offsets(self, *_: Any, **__: Any) -> Any:
+        """See `AsyncDedupConsumer`."""
+        await asyncio.sleep(0)
+        return 0, 10
+
+    async def committed(self, partitions: list[TopicPartition], **_: Any) -> Any:
+        """See `AsyncDedupConsumer`."""
+        await asyncio.sleep(0)
+        if self._moves:
+            raise self._moves.pop()
+        return super().committed(partitions)
+
+    async def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """See `AsyncDedupConsumer`; this group assigns eagerly."""
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    async def assign(self, partitions: list[TopicPartition]) -> None:
+        """See `AsyncDedupConsumer`."""
+        await asyncio.sleep(0)
+        self.assigned = partitions
+
+
+def test_the_event_loop_goes_on_while_brokers_are_asked(tmp_path: Path) -> None:
+    """The questions of `AdminClient` block: other coroutines run meanwhile."""
+
+    async def main() -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/db")
+        brokers, client = Waiting(), AsyncClient()
+        inbox = Inbox(engine, group="g", offsets=KeptOffsets(brokers))
+        await inbox.create_async()
+        assigning = asyncio.create_task(inbox.offsets.on_assign_async(client, PARTITION))
+        while not brokers.asked.is_set():
+            await asyncio.sleep(0.01)
+        brokers.went_on.set()
+        await assigning
+        assert [each.offset for each in client.assigned] == [3]
+        await engine.dispose()
+
+    asyncio.run(main())
