@@ -28,7 +28,9 @@ _IDLE_S = 2.0
 class Worker:
     """Handles messages in one of several ways: the last one is broken."""
 
-    def __init__(self, consumer: AsyncDedupConsumer, inbox: Inbox, sessions: async_sessionmaker[AsyncSession]):
+    def __init__(
+        self, consumer: AsyncDedupConsumer, inbox: Inbox, sessions: async_sessionmaker[AsyncSession]
+    ) -> None:
         self._consumer, self._inbox, self._sessions = consumer, inbox, sessions
 
     async def go(self, way: str) -> None:
@@ -68,7 +70,7 @@ class Worker:
 
 async def work(way: str, bootstrap: str, url: str, store: str) -> None:
     """Handle the messages."""
-    client = {"bootstrap.servers": bootstrap, "log_level": 0}
+    client: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
     kept = KeptOffsets(AdminClient(client)) if way == "offsets" else None
     engine = create_async_engine(url)
     inbox = Inbox(engine, group=GROUP, offsets=kept)

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dedup_adapters.sql import Inbox
+from dedup_adapters.sql_outbox import SqlOutbox
 from dedup_sdk import DedupConsumer, Lookup, Record, Recovery, Window, header
 from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.ids import function, key
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, TopicPartition
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncSession
 
 CONFIG = {"bootstrap.servers": "localhost:9092", "group.id": "billing"}
 
@@ -93,3 +97,17 @@ async def coroutines(consumer: AsyncDedupConsumer) -> None:
     await consumer.run(handle)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     async for each in consumer:
         each.vlaue()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def in_a_transaction(
+    inbox: Inbox, outbox: SqlOutbox, connection: Connection, session: AsyncSession, message: Message
+) -> None:
+    """A block of the other kind, and a forgotten `await`: nothing would be stored, and nothing sent."""
+    with inbox.once(session, message) as first:  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        print(first)
+    async with inbox.once(connection, message) as first:  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        print(first)
+    outbox.add(session, "invoices", b"")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+    await outbox.add(connection, "invoices", b"")  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
+    inbox.create_async()  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+    inbox.once(7, message)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]

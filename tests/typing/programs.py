@@ -6,6 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dedup_adapters.sql import Inbox, KeptOffsets, is_retryable
+from dedup_adapters.sql_outbox import SqlOutbox
 from dedup_sdk import (
     DedupConsumer,
     Deduplicator,
@@ -24,6 +26,9 @@ from dedup_sdk.orders import integer
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
+    from confluent_kafka.admin import AdminClient
+    from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 CONFIG = {"bootstrap.servers": "localhost:9092", "group.id": "billing"}
 
@@ -192,3 +197,38 @@ async def coroutines() -> None:
 async def assigned_async(consumer: AsyncDedupConsumer, partitions: list[TopicPartition]) -> None:
     """A callback may be a coroutine function."""
     await consumer.assign(partitions)
+
+
+def in_a_transaction(consumer: DedupConsumer, engine: Engine) -> None:
+    """The inbox and the outbox in a `Connection`."""
+    inbox, outbox = Inbox(engine, group="billing", window="7d"), SqlOutbox(engine)
+    inbox.create()
+    for message in consumer:
+        with consumer.once(message), engine.begin() as connection, inbox.once(connection, message) as first:
+            if first:
+                key: bytes = outbox.add(connection, "invoices", message.value())
+                print(key.hex())
+    with engine.begin() as connection, inbox.once_many(connection, consumer.consume(100, 1.0)) as firsts:
+        print(firsts.count(True))
+
+
+async def in_an_async_transaction(
+    consumer: AsyncDedupConsumer, engine: AsyncEngine, session: AsyncSession, cluster: AdminClient
+) -> None:
+    """The same in an `AsyncSession`, and in an `AsyncConnection`."""
+    inbox = Inbox(engine, group="billing", window="7d", offsets=KeptOffsets(cluster))
+    outbox = SqlOutbox(engine)
+    await inbox.create_async()
+    await outbox.create_async()
+    await consumer.subscribe(["orders"], on_assign=inbox.offsets.on_assign_async)
+
+    async def handle(message: Message) -> None:
+        async with session.begin(), inbox.once(session, message) as first:
+            if first:
+                key: bytes = await outbox.add(session, "invoices", message.value())
+                print(key.hex())
+
+    await consumer.run(handle, order="partition", on_error="retry", retry_on=is_retryable)
+    messages = await consumer.consume(100, 1.0)
+    async with engine.begin() as connection, inbox.once_many(connection, messages) as firsts:
+        print(firsts.count(True), await inbox.expire_async())

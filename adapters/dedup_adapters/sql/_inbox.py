@@ -126,11 +126,11 @@ class Inbox:
     # --- messages ------------------------------------------------------------------------------------------------
 
     @overload
-    def once(self, connection: Connection, message: Any) -> AbstractContextManager[bool]: ...
+    def once(self, connection: Connection, message: Any) -> AbstractContextManager[bool, None]: ...
     @overload
     def once(
         self, connection: AsyncSession | AsyncConnection, message: Any
-    ) -> AbstractAsyncContextManager[bool]: ...
+    ) -> AbstractAsyncContextManager[bool, None]: ...
 
     def once(self, connection: Connection | AsyncSession | AsyncConnection, message: Any) -> Any:
         """Return whether a message is first, and store its ID in the connection's transaction.
@@ -146,11 +146,11 @@ class Inbox:
     @overload
     def once_many(
         self, connection: Connection, messages: Sequence[Any]
-    ) -> AbstractContextManager[list[bool]]: ...
+    ) -> AbstractContextManager[list[bool], None]: ...
     @overload
     def once_many(
         self, connection: AsyncSession | AsyncConnection, messages: Sequence[Any]
-    ) -> AbstractAsyncContextManager[list[bool]]: ...
+    ) -> AbstractAsyncContextManager[list[bool], None]: ...
 
     def once_many(
         self, connection: Connection | AsyncSession | AsyncConnection, messages: Sequence[Any]

@@ -46,7 +46,7 @@ class World:
     """An inbox of the group "g", a table for its work, and consumers that have forgotten all IDs."""
 
     def __init__(self, url: URL, bootstrap: str, *, keeps_offsets: bool) -> None:
-        self._client = {"bootstrap.servers": bootstrap, "log_level": 0}
+        self._client: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
         kept = KeptOffsets(AdminClient(self._client)) if keeps_offsets else None
         # A statement of SQLite is awaited to its end also if it is cancelled, and waits so long for another writer.
         impatient = {"timeout": 0.1} if url.get_backend_name() == "sqlite" else {}
@@ -145,7 +145,9 @@ def test_cancelled_runs_lose_nothing_and_double_nothing(
     async def life(runs: int) -> None:
         world = World(async_url, bootstrap, keeps_offsets=keeps_offsets)
         async with world.consumer(idle_timeout=None if runs else 1.0) as consumer:
-            begun = await world.inbox.offsets.begin_async(consumer, PARTITIONS) if keeps_offsets else PARTITIONS
+            begun = (
+                await world.inbox.offsets.begin_async(consumer, PARTITIONS) if keeps_offsets else PARTITIONS
+            )
             await consumer.assign(begun)
             for last in [False] * runs or [True]:
                 task = asyncio.create_task(

@@ -83,7 +83,13 @@ def live(main: Main, arguments: tuple[str, ...], steps: int | None, delay_s: flo
 
 
 def lives(
-    way: str, bootstrap: str, engine: Engine, folder: Path, *, main: Main = inbox_worker.main, url: URL | None = None
+    way: str,
+    bootstrap: str,
+    engine: Engine,
+    folder: Path,
+    *,
+    main: Main = inbox_worker.main,
+    url: URL | None = None,
 ) -> Counter[str]:
     """Kill a worker many times, let the last one come to its end, and return how often each message was handled."""
     Inbox(engine, group=GROUP).create()

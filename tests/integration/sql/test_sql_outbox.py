@@ -64,7 +64,7 @@ def test_what_an_async_session_commits_is_sent_and_nothing_else(
             key = await outbox.add(session, "orders", "1", key="k", headers={"a": b"x"})
         async with async_engine.begin() as connection:
             await outbox.add(connection, "orders", b"2", dedup_id="order-2")
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError):  # noqa: PT012 (the transaction is in it)
             async with AsyncSession(async_engine) as session, session.begin():
                 await outbox.add(session, "orders", b"rolled back")
                 raise asyncio.CancelledError

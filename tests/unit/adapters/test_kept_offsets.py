@@ -99,27 +99,27 @@ class Waiting(Brokers):
         return super().list_topics()
 
 
-class AsyncClient(Client):
-    """The same answers as coroutines; the coordinator moves at first."""
+class AsyncClient:
+    """`Client` for coroutines; the coordinator moves at first, and the group assigns eagerly."""
 
     def __init__(self) -> None:
         self.assigned: list[TopicPartition] = []
         self._moves = [KafkaException(KafkaError(KafkaError.NOT_COORDINATOR))]
 
-    async def get_watermark_offsets(self, *_: Any, **__: Any) -> Any:
+    async def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
         """See `AsyncDedupConsumer`."""
         await asyncio.sleep(0)
-        return 0, 10
+        return Client().get_watermark_offsets()
 
-    async def committed(self, partitions: list[TopicPartition], **_: Any) -> Any:
+    async def committed(self, partitions: list[TopicPartition], **_: Any) -> list[TopicPartition]:
         """See `AsyncDedupConsumer`."""
         await asyncio.sleep(0)
         if self._moves:
             raise self._moves.pop()
-        return super().committed(partitions)
+        return Client().committed(partitions)
 
-    async def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        """See `AsyncDedupConsumer`; this group assigns eagerly."""
+    async def incremental_assign(self, _: list[TopicPartition]) -> None:
+        """See `AsyncDedupConsumer`."""
         raise KafkaException(KafkaError(KafkaError._STATE))
 
     async def assign(self, partitions: list[TopicPartition]) -> None:
@@ -137,8 +137,7 @@ def test_the_event_loop_goes_on_while_brokers_are_asked(tmp_path: Path) -> None:
         inbox = Inbox(engine, group="g", offsets=KeptOffsets(brokers))
         await inbox.create_async()
         assigning = asyncio.create_task(inbox.offsets.on_assign_async(client, PARTITION))
-        while not brokers.asked.is_set():
-            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(brokers.asked.wait, 30)
         brokers.went_on.set()
         await assigning
         assert [each.offset for each in client.assigned] == [3]
