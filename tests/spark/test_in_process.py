@@ -244,7 +244,17 @@ try:
 except BackfillError as error:
     print(error, monotonic() - began, "pyspark" in sys.modules, sep="|")
 """
-WRONG = ("--bootstrap", "no-such-host.invalid:1", "--topic", "t", "--whole-topic", "--id", "key", "--window", "1d")
+WRONG = (
+    "--bootstrap",
+    "no-such-host.invalid:1",
+    "--topic",
+    "t",
+    "--whole-topic",
+    "--id",
+    "key",
+    "--window",
+    "1d",
+)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +277,10 @@ def test_a_wrong_place_is_told_before_spark_is_loaded(
     if full:
         (folder / "a").touch()
     asked = subprocess.run(
-        [sys.executable, "-c", HASTY, *WRONG, "--output", str(folder)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", HASTY, *WRONG, "--output", str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     told, took_s, loads_spark = asked.stdout.rsplit("|", 2)
     assert says in told
