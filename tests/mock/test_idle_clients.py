@@ -10,13 +10,13 @@ import pytest
 from dedup_sdk import header
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka import client, reader
-from dedup_sdk._kafka.client import MetadataRequests
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk._runner import dead_letters
 from dedup_sdk.bridge import _target
 from dedup_sdk.errors import StoreLockedError
 from dedup_sdk.testing import MockKafka
+from tests.support import inside
 from tests.support.bridging import Running, bridge, until
 from tests.support.consuming import PATIENCE_S, active, numbers, wait_for
 
@@ -162,7 +162,7 @@ def test_a_client_that_asks_for_metadata_writes_its_lines_after_another_one_took
     asking = Clients(client, "AdminClient", monkeypatch)
     consumer = make("orders", config=STAYING)
     wait_for(consumer, lambda: active(consumer) == [0], "the partition")
-    requests: MetadataRequests = consumer._client.requests
+    requests = inside.metadata_requests(consumer)
     requests.renew()
     pending = requests.probe("orders", 0)
     requests.renew()

@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     from dedup_sdk._engine.gates import Gatekeeper
     from dedup_sdk._engine.partition import Partition
     from dedup_sdk._kafka.assignment import Assigned
+    from dedup_sdk._kafka.client import MetadataRequests
     from dedup_sdk._kafka.delivery import Fetcher
     from dedup_sdk._kafka.guards import ClientLock
 
 _ENTERED_S = 60.0
+
+
+def metadata_requests(consumer: DedupConsumer) -> MetadataRequests:
+    """Return what asks for metadata, which replaces its client when a leader seems to have changed."""
+    requests: MetadataRequests = consumer._client.requests
+    return requests
 
 
 def next_offset(consumer: DedupConsumer, topic: str = "orders", partition: int = 0) -> int | None:
