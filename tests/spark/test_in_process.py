@@ -18,7 +18,6 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk._cli.app import run
-from dedup_sdk._kafka.broker_check import DOWN_S
 from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
@@ -235,14 +234,12 @@ def test_what_is_wrong_is_known_before_spark_starts(no_spark: list[str], tmp_pat
 
 HASTY = """
 import sys
-from time import monotonic
 from spark_backfill import launch
 from spark_backfill.errors import BackfillError
-began = monotonic()
 try:
     launch.backfill(sys.argv[1:])
 except BackfillError as error:
-    print(error, monotonic() - began, "pyspark" in sys.modules, sep="|")
+    print(error, "pyspark" in sys.modules, sep="|")
 """
 WRONG = (
     "--bootstrap",
@@ -258,17 +255,15 @@ WRONG = (
 
 
 @pytest.mark.parametrize(
-    ("full", "says", "within_s"),
+    ("full", "says"),
     [
-        (True, "full' holds files that are no snapshot: choose an empty or a new folder", 1.0),
-        (False, "no broker answers at no-such-host.invalid:1 within 3 s", DOWN_S + 1.0),
+        (True, "full' holds files that are no snapshot: choose an empty or a new folder"),
+        (False, "no broker answers at no-such-host.invalid:1 within 3 s"),
     ],
     ids=["full", "unknown"],
 )
-def test_a_wrong_place_is_told_before_spark_is_loaded(
-    tmp_path: Path, full: bool, says: str, within_s: float
-) -> None:
-    """A full folder at once, before any broker is asked; an unknown host after the time that a broker takes to start.
+def test_a_wrong_place_is_told_before_spark_is_loaded(tmp_path: Path, *, full: bool, says: str) -> None:
+    """A full folder before any broker is asked; an unknown host after the time that a broker takes to start.
 
     To load pyspark takes as long as all else.
     """
@@ -282,10 +277,9 @@ def test_a_wrong_place_is_told_before_spark_is_loaded(
         text=True,
         check=True,
     )
-    told, took_s, loads_spark = asked.stdout.rsplit("|", 2)
+    told, loads_spark = asked.stdout.rsplit("|", 1)
     assert says in told
     assert loads_spark.strip() == "False"
-    assert float(took_s) < within_s
 
 
 def test_its_errors_are_one_line(broker: Broker, topic: str, no_spark: list[str], tmp_path: Path) -> None:
