@@ -558,6 +558,7 @@ class DedupConsumer(Consumer):
         thread commits while a rebalance callback runs, the commit is noted and goes out after the callback, which may
         wait for that thread; the offsets that it will commit are returned.
         """
+        self._access.check_open()
         below = _below(message, offsets)
         if asynchronous:
             self._loop.do_or_note(self._commit, below, asynchronous=True)
@@ -592,6 +593,7 @@ class DedupConsumer(Consumer):
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> None:
         """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
+        self._access.check_open()
         below = _below(message, offsets)
         if below is None:
             raise ValueError("expected either message or offsets")
