@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from dedup_sdk._record import VerdictKind
 
@@ -84,8 +84,7 @@ class Metric:
         return f"{self.name}_{self.unit}" if self.unit else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """A value of a metric at one moment.
 
     - ``labels``: the values of the metric's labels, in their order.

@@ -6,9 +6,8 @@ Exporters of metrics begin here: two consumers of one group would otherwise give
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import ref
 
 from dedup_sdk import Metric, Metrics
@@ -20,8 +19,7 @@ GROUP: Final = "group"
 """The label that each metric has before its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
+class Total(NamedTuple):
     """A value of a metric in this process.
 
     ``labels``: the group, then the values of the metric's own labels. ``value`` and ``buckets`` as in `Sample`.
@@ -73,10 +71,13 @@ class ConsumerTotals:
                     self._taken[each] = consumer.metrics()
                 elif (last := self._taken.pop(each)) is not None:
                     _add(self._gone, (total for total in _of(last) if total.metric.kind != "gauge"))
+            there = [taken for taken in self._taken.values() if taken is not None]
+            if len(there) == 1 and not self._gone:
+                # As mostly: a scrape shares the interpreter with the loop.
+                return list(_of(there[0]))
             totals = dict(self._gone)
-            for taken in self._taken.values():
-                if taken is not None:
-                    _add(totals, _of(taken))
+            for taken in there:
+                _add(totals, _of(taken))
             return list(totals.values())
 
 

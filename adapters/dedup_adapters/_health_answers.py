@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from dedup_adapters._consumer_totals import ConsumerTotals
 from dedup_adapters._last_lines import last_lines
 from dedup_adapters._looks import AnyConsumer, watched
+from dedup_adapters._prometheus_text import MEDIA_TYPE, text_of
 from dedup_adapters._screen import page
 from dedup_sdk import Health
 from dedup_sdk.errors import shown
@@ -47,7 +49,7 @@ class Answers:
     def __init__(self, consumers: tuple[AnyConsumer, ...], alive: Callable[[], bool] | None = None) -> None:
         self._watched = watched(consumers)
         self._alive = alive
-        self._scrape: Callable[[], tuple[str, str]] | None = None
+        self._totals = ConsumerTotals(consumers)
         self._lines = last_lines()
         self._pages = {
             "/": self._page,
@@ -102,15 +104,7 @@ class Answers:
         return answer_of(HTTPStatus.OK, page(looks, self.health(), self._lines.lines()), _HTML)
 
     def _metrics(self) -> Answer:
-        if self._scrape is None:
-            try:
-                from dedup_adapters._scrape import scrape_of
-            except ImportError as error:
-                return answer_of(HTTPStatus.NOT_IMPLEMENTED, str(error))
-            there = (each.consumer for each in self._watched)
-            self._scrape = scrape_of(each for each in there if each is not None)
-        text, kind = self._scrape()
-        return answer_of(HTTPStatus.OK, text, kind)
+        return answer_of(HTTPStatus.OK, text_of(self._totals.totals()), MEDIA_TYPE)
 
 
 def _probe(good: bool, health: Health) -> Answer:  # noqa: FBT001 (the answer itself)

@@ -8,7 +8,7 @@
 A consumer is a `DedupConsumer` or an `AsyncDedupConsumer`.
 
 - ``/livez`` and ``/readyz``: 200, or 503 with the reasons of `DedupConsumer.health`, each with the next step.
-- ``/metrics``: for Prometheus (extra ``[prometheus]``).
+- ``/metrics``: for Prometheus.
 - ``/``: for a person. It loads nothing from elsewhere, and refreshes itself.
 
 No page has an ID, a key or a value of a message, nor a setting of the client. Names of topics and groups are there, so
@@ -198,6 +198,8 @@ def _listening(answers: Answers, host: str, port: int) -> _Server:
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _CLIENT_S
+    # One packet for headers and body: each call of the system gives the interpreter to the consumer's thread.
+    wbufsize = -1
     server_version, sys_version = "dedup", ""
 
     def do_GET(self) -> None:

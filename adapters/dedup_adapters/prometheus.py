@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -25,12 +25,11 @@ except ImportError as error:  # pragma: no cover (the environment has it)
     ) from error
 
 from dedup_adapters._consumer_totals import GROUP, ConsumerTotals, Total
+from dedup_adapters._prometheus_text import PREFIX, help_of
 from dedup_sdk import METRICS, Metric
 
 if TYPE_CHECKING:
     from dedup_adapters._looks import AnyConsumer
-
-PREFIX: Final = "dedup_"
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -68,11 +67,6 @@ def _family(metric: Metric) -> _Family:
         f"{PREFIX}{metric.full_name}", help_of(metric), labels=[GROUP, *metric.labels], unit=metric.unit
     )
     return family
-
-
-def help_of(metric: Metric) -> str:
-    """Return the help text of a metric: its meaning, and the next step."""
-    return f"{metric.meaning}. When it grows: {metric.advice}."
 
 
 def _add(family: _Family, total: Total) -> None:

@@ -144,3 +144,28 @@ def test_a_large_backfill_is_planned_from_small_runs() -> None:
         assert 20 < run["output_bytes"] / run["ids"] < 60
         assert 20 < run["shuffle_bytes"] / run["ids"] < 60
         assert run["write_result_bytes"] > 500
+
+
+@pytest.mark.slow
+def test_every_look_is_timed_beside_its_control() -> None:
+    """In each phase, of few records: the times of so short a run say nothing."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(SCRIPT.with_name("looking.py")),
+            "--records",
+            "20000",
+            "--seconds",
+            "2",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    for phase in ("flush", "rebalance", "hanging"):
+        assert set(printed[phase]) == {"wake", "health", "text", "scrape", "page", "readyz", "metrics"}
+        for median, most, longest in printed[phase].values():
+            assert 0 < median <= most <= longest

@@ -11,6 +11,8 @@ from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dedup_adapters._consumer_totals import ConsumerTotals
+from dedup_adapters._prometheus_text import MEDIA_TYPE, text_of
 from dedup_adapters.prometheus import DedupCollector
 from dedup_sdk import METRICS, MemoryStore
 from tests.support import inside
@@ -19,6 +21,19 @@ from tests.support.consuming import PATIENCE_S, make_consumer, poll_quiet, poll_
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
+
+
+def read_back(text: str) -> list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]:
+    """The families of a text as Prometheus' client reads them."""
+    return [
+        (
+            family.name,
+            family.type,
+            family.documentation,
+            [(each.name, each.labels, each.value) for each in family.samples],
+        )
+        for family in text_string_to_metric_families(text)
+    ]
 
 
 def registered(collector: DedupCollector) -> CollectorRegistry:
@@ -64,6 +79,25 @@ def test_a_scrape_has_the_values_of_the_consumer(make: Make, send: Send) -> None
     assert {family.name for family in text_string_to_metric_families(text)} == {
         f"dedup_{metric.full_name}" for metric in METRICS
     }
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("group", ["g", 'a "b" \\n c\nd'])
+def test_the_page_says_the_same_as_the_collector(make: Make, send: Send, group: str, count: int) -> None:
+    """In the text format of Prometheus' own client: names, kinds, helps, labels and values, also of odd groups."""
+    send("a", "b", "a", topic="pairs", partition=1)
+    consumers = []
+    for _ in range(count):
+        consumers.append(make("pairs", config={"group.id": group}, store=MemoryStore()))
+        wait_for(consumers[-1], lambda: consumers[-1].metrics().value("records") > 0, "a record")
+        consumers[-1].close()
+    collector = DedupCollector(*consumers)
+    by_client = generate_latest(registered(collector)).decode()
+    ours = text_of(ConsumerTotals(consumers).totals())
+    assert read_back(ours) == read_back(by_client)
+    assert sum(len(samples) for *_, samples in read_back(ours)) > 100
+    assert ours.splitlines()[0] == by_client.splitlines()[0]
+    assert MEDIA_TYPE == "text/plain; version=0.0.4; charset=utf-8"
 
 
 def test_consumers_of_a_process_are_one_sum(make: Make, send: Send) -> None:
