@@ -294,6 +294,7 @@ class DedupConsumer(Consumer):
             )
         if num_messages == 0:
             self._loop.heartbeat()
+            self._callback_errors.raise_kept()
             return []
         if type(timeout) not in _NUMBERS or timeout != timeout:  # noqa: PLR0124 (nan)
             timeout = _seconds(timeout)
@@ -421,6 +422,8 @@ class DedupConsumer(Consumer):
             self._work(runner, session)
         if runner.failure is not None:
             raise runner.failure
+        # Of callbacks, while the running handlers were waited for.
+        self._callback_errors.raise_kept()
 
     def _work(self, runner: Runner, session: WorkerSession) -> None:
         """Run a runner in its session; `stop` and `release` know of it meanwhile."""
@@ -565,6 +568,7 @@ class DedupConsumer(Consumer):
             return None
         if self._access.is_mine:
             raise RuntimeError(_IN_STEP)
+        self._loop.do_noted()
         return self._commit(below, asynchronous=False)
 
     def _commit(
@@ -599,7 +603,7 @@ class DedupConsumer(Consumer):
             raise ValueError("expected either message or offsets")
         if message is not None and not below:
             raise _not_a_record("the message has no offset: give one that poll() returned")
-        self._loop.do_or_note(self._loop.store_below, below)
+        self._loop.do_or_note(self._loop.store_offsets, below)
 
     def consumer_group_metadata(self) -> Any:
         """Return the metadata with which a transactional producer commits offsets; that completes no message here.
@@ -875,7 +879,6 @@ class DedupConsumer(Consumer):
                 "close() was called by a signal handler, or an observer, in the middle of a call of the same thread, "
                 "which it would wait for; call stop() there, and close() after your loop"
             )
-        self._loop.do_noted()
         # No context manager: an exception of a signal could leave that half entered while its traceback is kept.
         try:
             if self._access.begin_close():
@@ -887,6 +890,7 @@ class DedupConsumer(Consumer):
         self._callback_errors.begin_close()
         with self._access.lock:
             self._access.until_client_free()
+            self._loop.do_noted()
             warn_of_recovering(self._session.assigned.values())
             self._session.close_by(until)
             by_hand = self._session.assigned.keys() - self._session.of_group
@@ -985,6 +989,7 @@ class DedupConsumer(Consumer):
     ) -> None:
         """Close; if the block ended without an exception, the messages in flight are completed first."""
         if error is None:
+            self._loop.do_noted()
             with self._access.lock:
                 if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
                     self._callback_errors.run(self._access.catch_up)

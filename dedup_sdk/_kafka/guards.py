@@ -24,6 +24,7 @@ inside the client's own call: this one path is covered by every test of recovery
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -367,8 +368,9 @@ class Interruption:
     """Whether an exception left partitions half way through a step (``happened``), and when maintenance is due.
 
     ``maintenance_at`` is in monotonic seconds; before it `DedupConsumer.poll` returns queued messages without any
-    other work. After an interruption, until the partitions are reopened, asking for more completes nothing: it is not
-    certain which messages the application received.
+    other work. ``noted``: calls that came in the middle of a step, to be done before the next one. After an
+    interruption, until the partitions are reopened, asking for more completes nothing: it is not certain which messages
+    the application received.
     """
 
     note: Callable[[], None]
@@ -377,6 +379,7 @@ class Interruption:
     def __init__(self) -> None:
         self.happened = False
         self.maintenance_at = 0.0
+        self.noted = deque[Callable[[], object]]()
         # Not a Python function: the interpreter handles signals when one begins, and the flag would stay unset.
         self.note = partial(object.__setattr__, self, "happened", True)
 
@@ -385,8 +388,8 @@ class Interruption:
         self.happened, self.maintenance_at = False, 0.0
 
     def schedule_maintenance(self, at: float) -> None:
-        """Schedule maintenance for the first call for messages from ``at`` on (monotonic seconds)."""
-        self.maintenance_at = at
+        """Schedule maintenance for the first call for messages from ``at`` on; if calls are noted, for the next one."""
+        self.maintenance_at = 0.0 if self.noted else at
 
     def request_maintenance(self) -> None:
         """Schedule maintenance for the next call for messages."""

@@ -20,7 +20,6 @@ import contextlib
 import gc
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import compress, repeat
@@ -160,8 +159,6 @@ class FetchLoop:
         self._main_thread = main_thread().ident
         self._refused = False
         """Whether another thread was refused since that thread entered."""
-        self._noted = deque[Callable[[], object]]()
-        """Calls that came in the middle of a step, to be done before the next one."""
 
     # --- a call for messages -------------------------------------------------------------------------------------
 
@@ -276,7 +273,7 @@ class FetchLoop:
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
         """Complete delivered messages; do maintenance if it is due; deliver ready messages, or fetch a batch."""
         delivery, interruption = self._delivery, self._interruption
-        if self._noted:
+        if interruption.noted:
             self.do_noted()
         if self._early.batch.messages and (got := self._deliver_early(count, until, at_most)):
             return got
@@ -609,18 +606,20 @@ class FetchLoop:
     # --- calls in the middle of a step ---------------------------------------------------------------------------
 
     def do_or_note(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
-        """Make a change that the application asks for; in the middle of a step, make it before the next step.
+        """Make a change that the application asks for; in the middle of a step, make it before the next one.
 
         A signal's handler, an observer and a destructor call on this thread, between any two lines of a step that has
         the lock. What they ask for must not see, or change, what is half done. Their call returns None, as if the
-        signal had come a little later.
+        signal had come a little later. While the consumer closes, there is no next step: the call is ignored, and
+        logged.
         """
-        if not self._lock.is_mine:
-            return call(*arguments, **named)
-        self._lock.check_open()
-        self._noted.append(partial(call, *arguments, **named))
-        self._interruption.request_maintenance()
-        return None
+        if self._lock.is_mine:
+            if self._lock.may_change(call.__name__.strip("_")):
+                self._interruption.noted.append(partial(call, *arguments, **named))
+                self._interruption.request_maintenance()
+            return None
+        self.do_noted()
+        return call(*arguments, **named)
 
     @property
     def is_in_call(self) -> bool:
@@ -629,9 +628,12 @@ class FetchLoop:
         return lock.is_mine or is_inside(FetchLoop.messages, self) or is_inside(ClientLock.call_client, lock)
 
     def do_noted(self) -> None:
-        """Do the noted calls, between two steps; their exceptions are raised as those of callbacks."""
-        while self._noted:
-            self._callback_errors.run(self._noted.popleft())
+        """Do the noted calls, which are older than the call that asks; their exceptions are those of callbacks."""
+        noted = self._interruption.noted
+        while noted:
+            # Another thread may have done it meanwhile.
+            with contextlib.suppress(IndexError):
+                self._callback_errors.run(noted.popleft())
 
     # --- messages one by one -------------------------------------------------------------------------------------
 
@@ -766,7 +768,7 @@ class FetchLoop:
         elif delivery.completed_by is CompletedBy.NEXT_CALL:
             self._write(delivery.finish().values())
 
-    def store_below(self, below: dict[Coordinates, int]) -> None:
+    def store_offsets(self, below: dict[Coordinates, int]) -> None:
         """Complete delivered messages below these offsets, as `DedupConsumer.store_offsets` does."""
         with self._mutex, self.guarded_step():
             by_commit = self._delivery.completed_by is CompletedBy.COMMIT
@@ -798,6 +800,7 @@ class FetchLoop:
         Messages of earlier calls are completed, if asking for more does so. ``listener`` is notified when partitions
         are revoked or lost.
         """
+        self.do_noted()
         with self._mutex:
             self._judge_early()
             if self._delivery.completed_by is CompletedBy.NEXT_CALL:
@@ -821,11 +824,10 @@ class FetchLoop:
     # --- while no message is asked for ---------------------------------------------------------------------------
 
     def heartbeat(self) -> None:
-        """Do maintenance and serve the client, without delivering a message."""
+        """Do maintenance and serve the client, without delivering a message; exceptions of callbacks stay kept."""
         self._lock.check_open()
         self.do_noted()
         self._interruption.run_step(self._look_after)
-        self._callback_errors.raise_kept()
 
     def _look_after(self) -> None:
         with self._mutex:

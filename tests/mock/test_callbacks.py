@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -170,6 +171,43 @@ def test_a_run_that_is_called_again_after_each_exception_of_a_callback_gets_on(
 
     assert handled == MANY
     assert raised > 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_exception_of_a_callback_while_handlers_are_waited_for_abandons_none(
+    make: Make, send: Send, *, fails: bool
+) -> None:
+    """It is raised behind a handler's own exception, or when the handlers have ended."""
+    send("a", "b")
+    both = threading.Barrier(2)
+    raised = threading.Event()
+
+    def told(_: str) -> None:
+        if both.broken or ended:
+            raised.set()
+            raise CallbackError
+
+    ended: list[str] = []
+    handled: list[str] = []
+    consumer = make("orders", config={"stats_cb": told, "statistics.interval.ms": 10})
+
+    def handle(message: Any) -> None:
+        both.wait(PATIENCE_S)
+        ended.append("begun")
+        if fails and message.value() == b"a":
+            raise ValueError("a handler")
+        consumer.stop()
+        assert raised.wait(PATIENCE_S)
+        # The exception is raised while this handler runs.
+        time.sleep(1.5)
+        handled.append(message.value().decode())
+
+    with pytest.raises(ValueError if fails else CallbackError):
+        consumer.run(handle, workers=2, order="none")
+    assert sorted(handled) == (["b"] if fails else ["a", "b"])
+    assert consumer.counters.abandoned == 0
+    with suppress(CallbackError):
+        consumer.close()
 
 
 def test_callbacks_get_this_consumer_and_their_partitions(make: Make, send: Send) -> None:

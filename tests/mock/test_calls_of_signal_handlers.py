@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -13,8 +14,8 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import MemoryStore
 from dedup_sdk._core import flight
 from dedup_sdk._engine import partition
-from dedup_sdk._kafka import delivery, early, loop
-from tests.support.consuming import poll_quiet, poll_some, values
+from dedup_sdk._kafka import assignment_api, delivery, early, guards, health, loop
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +58,14 @@ class Calling:
     ) -> None:
         self._consumer, self._call, self._left, self._files = consumer, call, line, files
 
-    def __enter__(self) -> None:
+    @property
+    def has_called(self) -> bool:
+        """Whether the line was reached."""
+        return self._left <= 0
+
+    def __enter__(self) -> Self:
         sys.settrace(self._trace)
+        return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
@@ -144,6 +151,58 @@ def test_an_observer_that_commits_completes_nothing_that_nobody_got(make: Make, 
     assert values(consumer.consume(len(BATCH), 5)) == BATCH
     assert consumer.counters.observer_errors == 0
     assert consumer.partition_statuses[0].in_flight == len(BATCH)
+
+
+@pytest.mark.parametrize("end", ["block", "commit"])
+def test_a_release_in_the_middle_of_a_step_goes_before_what_comes_later(
+    make: Make, send: Send, end: str
+) -> None:
+    """A step that is no call for messages: the end of the block, or a commit, must not complete the message."""
+    send("a", "b")
+    consumer = make("orders", config={"enable.auto.commit": False} if end == "commit" else {})
+    messages = poll_some(consumer, 2)
+    with consumer:
+        with Calling(consumer, lambda consumer: consumer.release(messages[1]), 1, STEPS):
+            consumer.verdict(messages[0])
+        if end == "commit":
+            consumer.commit(asynchronous=False)
+    assert values(poll_some(make("orders"), 1)) == ["b"]
+
+
+def test_a_pause_in_the_middle_of_maintenance_acts_at_the_next_call(make: Make, send: Send) -> None:
+    """Maintenance says at its end when it is due again, which must not put the call off."""
+    consumer = make("orders")
+    send("first")
+    poll_some(consumer, 1)
+    send(*BATCH)
+    file = frozenset({str(Path(health.__file__ or ""))})
+    with Calling(
+        consumer, lambda consumer: consumer.pause([TopicPartition("orders", 0)]), 1, file
+    ) as calling:
+        got = values(consumer.consume(1, 5))
+        until = time.monotonic() + PATIENCE_S
+        while not calling.has_called and time.monotonic() < until:
+            got += values(consumer.consume(1, 0.01))
+    assert calling.has_called
+    assert values(consumer.consume(len(BATCH), 0.2)) == []
+    consumer.resume([TopicPartition("orders", 0)])
+    assert got + values(poll_some(consumer, len(BATCH) - len(got))) == BATCH
+
+
+@pytest.mark.parametrize("line", range(1, 40, 4))
+def test_a_call_in_the_middle_of_close_is_carried_out_or_logged(
+    make: Make, send: Send, caplog: pytest.LogCaptureFixture, line: int
+) -> None:
+    """Behind the last commit there is no next step."""
+    send("a")
+    consumer = make("orders", completion="explicit")
+    [message] = poll_some(consumer, 1)
+    files = STEPS | {str(Path(module.__file__ or "")) for module in (assignment_api, guards)}
+    with Calling(consumer, lambda consumer: consumer.complete(message), line, files):
+        consumer.close()
+    send("b")
+    rest = values(poll_some(make("orders"), 1))
+    assert rest == ["a" if "complete() was ignored: the consumer is closing" in caplog.text else "b"]
 
 
 def test_a_synchronous_commit_in_the_middle_of_a_step_says_what_to_write(make: Make, send: Send) -> None:
