@@ -19,9 +19,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from confluent_kafka import Message
+
+from dedup_sdk._kafka.guards import CallbackErrors
 
 Coordinates = tuple[str, int]
 
@@ -41,10 +43,8 @@ class End(Enum):
     RELEASED = "released"
 
 
-class Failure(NamedTuple):
-    """An error of the consumer, in its place among the messages."""
-
-    error: BaseException
+FAILURE: Final = object()
+"""The place, among the messages, of the error that is kept."""
 
 
 class MessageBuffer:
@@ -53,7 +53,9 @@ class MessageBuffer:
     def __init__(self) -> None:
         self._lock = Lock()
         self._queued: deque[Any] = deque()
-        """Messages, events of the client, and `Failure`."""
+        """Messages, events of the client, and `FAILURE`."""
+        self.errors = CallbackErrors()
+        """The first error that the application has not taken; until then nothing more is fetched for it."""
         self._last: list[Message] = []
         self._out: dict[int, Message] = {}
         """By `id`: messages have no hash. The message beside its `id` keeps that number from being given away."""
@@ -64,6 +66,8 @@ class MessageBuffer:
         self._returning: set[tuple[str, int, int]] = set()
         """Topic, partition and offset of released messages: they come again, and go before all others."""
         self._taken: dict[Coordinates, int] = {}
+        self.is_closed = False
+        """Whether the consumer closes, or is closed: what is queued then is not for the application any more."""
 
     def __len__(self) -> int:
         """Return how many messages, events and failures are queued."""
@@ -82,9 +86,11 @@ class MessageBuffer:
             if self._returning:
                 items = list(items)
                 first = [each for each in items if self._returns(each)]
-                self._queued.extendleft(reversed(first))
                 again = set(map(id, first))
                 items = [each for each in items if id(each) not in again]
+                # Of one partition a message may have come again before, with a lower offset.
+                first += self._take_out(set(map(coordinates_of, first)))
+                self._queued.extendleft(sorted(first, key=lambda each: each.offset() or 0, reverse=True))
             self._queued.extend(items)
 
     def _returns(self, item: Any) -> bool:
@@ -168,17 +174,18 @@ class MessageBuffer:
     # --- the application's side ----------------------------------------------------------------------------------
 
     def take(self, count: int, ends: EndsBy) -> list[Message]:
-        """Take up to ``count`` messages, or events; raise the error of a failure that is next."""
+        """Take up to ``count`` messages, or events; raise the error that is next."""
         with self._lock:
             queued, taken = self._queued, list[Message]()
             while queued and len(taken) < count:
                 item = queued.popleft()
-                if isinstance(item, Failure):
-                    if not taken:
-                        raise item.error
+                if item is not FAILURE:
+                    taken.append(item)
+                elif taken:
                     queued.appendleft(item)
                     break
-                taken.append(item)
+                else:
+                    self.errors.raise_kept()
             messages = [message for message in taken if message.error() is None]
             if ends is EndsBy.NEXT:
                 self._last = messages
@@ -264,4 +271,4 @@ def coordinates_of(message: Any) -> Coordinates:
 
 
 def _is_message(item: Any) -> bool:
-    return not isinstance(item, Failure) and item.error() is None
+    return item is not FAILURE and item.error() is None

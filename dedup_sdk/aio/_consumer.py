@@ -112,7 +112,8 @@ class AsyncDedupConsumer:
             revoke_deadline=revoke_deadline,
             **client_arguments,
         )
-        self._settings, self._spec = settings, dedup.id
+        # In these the callbacks are guarded, for the producer of dead letters, too.
+        self._settings, self._spec = self._consumer._settings, dedup.id  # noqa: SLF001
         self._deadline_s = settings.revoke_deadline_s * WAITING_SHARE
         self._idle_timeout_s = idle_timeout
         self._buffer = MessageBuffer()
@@ -133,7 +134,7 @@ class AsyncDedupConsumer:
             EndsBy.CALL if completion == "explicit" else ends,
             writes_each=durability == "record",
         )
-        self._runs = self._closed = False
+        self._closed = False
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class AsyncDedupConsumer:
             ),
         )
         self._begin()
-        if self._runs:
+        if self._taker.runner is not None:
             raise RuntimeError(
                 "run() is at work already: one consumer has one loop; give it more concurrency"
             )
@@ -281,14 +282,14 @@ class AsyncDedupConsumer:
             letters=letters,
             deadline_s=self._deadline_s,
         )
-        self._runs = True
+        self._taker.runner = asyncio.current_task()
         try:
             if letters is not None:
                 await letters.open()
             with self._stop_on_sigterm():
                 await runner.run()
         finally:
-            self._runs = False
+            self._taker.runner = None
             self._taker.begin_again()
             if letters is not None:
                 await letters.close()

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from inspect import iscoroutinefunction
 from threading import Event, Thread, main_thread
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,7 +21,7 @@ from confluent_kafka import Message
 from dedup_sdk._kafka.consumer import DedupConsumer
 from dedup_sdk._observe import Counters
 from dedup_sdk._record import Verdict
-from dedup_sdk.aio._buffer import Coordinates, End, Failure, MessageBuffer
+from dedup_sdk.aio._buffer import FAILURE, Coordinates, End, MessageBuffer
 
 T = TypeVar("T")
 
@@ -55,9 +56,9 @@ class Owner:
         self._prunes = prunes
         self._requests: deque[_Request] = deque()
         self._wake = Event()
-        self._asks = self._failed = False
-        """Whether messages are asked for, from the first call for one on; and whether the last fetch has failed."""
-        self._end_error: Exception | None = None
+        self._asks = False
+        """Whether messages are asked for, from the first call for one on."""
+        self._end_error: BaseException | None = None
         """Of the last ends that were passed on; whether a call for them has raised it."""
         self._end_told = False
         self._closing: asyncio.Future[None] | None = None
@@ -85,7 +86,7 @@ class Owner:
                 "a thread"
             ) from None
         if self.is_over:
-            raise RuntimeError(CLOSED)
+            raise self.refusal()
         if self._event_loop is None:
             self._event_loop, self._notify = loop, notify
             self._thread.start()
@@ -100,9 +101,15 @@ class Owner:
         """Whether the consumer is closed."""
         return self._over
 
+    def refusal(self) -> BaseException:
+        """Return what a call after the end raises: once the error that the application has not got."""
+        errors = self._buffer.errors
+        error, errors.kept = errors.kept, None
+        return error or RuntimeError(CLOSED)
+
     def ask(self) -> None:
         """Have the thread fetch from here on, and at once."""
-        self._asks, self._failed = True, False
+        self._asks = True
         self._wake.set()
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -118,7 +125,7 @@ class Owner:
         if self._over:
             # Nobody will answer it.
             future.cancel()
-            raise RuntimeError(CLOSED)
+            raise self.refusal()
         result: T = await future
         return result
 
@@ -163,20 +170,22 @@ class Owner:
         self._wake.set()
 
     async def end(self) -> None:
-        """Pass on what has ended, close the consumer and end the thread; raise the errors of `DedupConsumer.close`.
+        """Pass on what has ended, close the consumer and end the thread.
 
+        Raises the error that the application has not taken yet, or that of `DedupConsumer.close`.
         A cancellation is raised when that is done, because it cannot be undone. Later calls do nothing.
         """
         if self._event_loop is None:
             self._over = True
             self._consumer.close()
             return
-        if self._over or not self._thread.is_alive():
-            return
         if self._closing is None:
             self._closing = self._event_loop.create_future()
             self._wake.set()
-        cancelled: asyncio.CancelledError | None = None
+            if self._over or not self._thread.is_alive():
+                # It looks no more.
+                self._closing.set_result(None)
+        errors, cancelled = self._buffer.errors, None
         while not self._closing.done():
             try:
                 await asyncio.wait([self._closing])
@@ -184,47 +193,58 @@ class Owner:
                 cancelled = error
         if cancelled is not None:
             # The error of the end, if there is one, is not the caller's any more.
-            if (failed := self._closing.exception()) is not None:
+            if errors.kept is not None:
                 logger.error(
                     "closing failed, after a cancellation",
-                    exc_info=failed,
+                    exc_info=errors.kept,
                     extra={"event": "async-close-failed"},
                 )
+                errors.kept = None
             raise cancelled
-        self._closing.result()
+        errors.raise_kept()
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        error: BaseException | None = None
-        try:
-            while self._closing is None:
-                if self._is_orphan:
-                    logger.warning(
-                        "an AsyncDedupConsumer was left open, or its event loop is over: it is closed now; use async "
-                        "with, or await close()",
-                        extra={"event": "async-left-open"},
-                    )
-                    break
-                self._turn()
-            self._serve()
-            # Nobody ends these any more: no rebalance has to wait for them.
-            self._closes = True
-            self._consumer.close()
-        except BaseException as raised:  # noqa: BLE001 (whoever closes gets it)
-            error = raised
+        """Take turns; whatever ends them, the consumer is closed, and the application gets the first error."""
+        errors = self._buffer.errors
+        for step in (self._take_turns, self._close):
+            with suppress(BaseException):  # of a logger, which gets the second error
+                errors.run(step)
         self._over = True
         if self._closing is not None:
-            self._answer(self._closing, None, error)
-        elif error is not None:
-            logger.error(
-                "closing an AsyncDedupConsumer that was left open failed",
-                exc_info=error,
-                extra={"event": "async-close-failed"},
-            )
+            self._answer(self._closing, None, None)
         while self._requests:
             self._answer(self._requests.popleft().future, None, RuntimeError(CLOSED))
         self.tell(self._notify)
+        if errors.kept is not None and self._is_orphan:
+            logger.error(
+                "closing an AsyncDedupConsumer that was left open failed",
+                exc_info=errors.kept,
+                extra={"event": "async-close-failed"},
+            )
+
+    def _close(self) -> None:
+        # Nobody ends messages any more: no rebalance has to wait for that.
+        self._closes = self._buffer.is_closed = True
+        self._consumer.close()
+
+    def _take_turns(self) -> None:
+        while self._closing is None:
+            if self._is_orphan:
+                logger.warning(
+                    "an AsyncDedupConsumer was left open, or its event loop is over: it is closed now; use async "
+                    "with, or await close()",
+                    extra={"event": "async-left-open"},
+                )
+                break
+            try:
+                self._turn()
+                self._serve_other()
+            except BaseException as error:  # noqa: BLE001 (the application gets it)
+                self._fail(error)
+                self._wake.wait(QUIET_S)
+        self._serve()
 
     @property
     def _is_orphan(self) -> bool:
@@ -240,24 +260,20 @@ class Owner:
         """Pass on what has ended, answer requests, and fetch messages; wait for something to do, but not for long."""
         self._wake.clear()
         self._serve()
-        self._serve_other()
+        if not self._asks:
+            self._wake.wait(QUIET_S)
+            return
         buffer = self._buffer
-        if not self._asks or self._failed:
+        if len(buffer) >= MOST_QUEUED or buffer.errors.kept is not None:
+            # The group is served all the same.
+            self._consumer.consume(0)
+            self._prune()
             self._wake.wait(QUIET_S)
             return
         wait_s = BUSY_S if buffer.waits_for_ends else QUIET_S
-        try:
-            if len(buffer) >= MOST_QUEUED:
-                self._consumer.consume(0)
-                self._prune()
-                self._wake.wait(QUIET_S)
-                return
-            # Messages that are there are taken at once; the client is waited in only while the application has none.
-            messages = self._fetch(0.0 if len(buffer) or self._wake.is_set() else wait_s)
-            self._prune()
-        except BaseException as error:  # noqa: BLE001 (the application gets it)
-            self._failed = True
-            messages = [Failure(error)]
+        # Messages that are there are taken at once; the client is waited in only while the application has none.
+        messages = self._fetch(0.0 if len(buffer) or self._wake.is_set() else wait_s)
+        self._prune()
         if messages:
             self._put(messages)
         elif len(buffer):
@@ -269,9 +285,16 @@ class Owner:
             return []
         try:
             return [first, *self._consumer.consume(MOST_QUEUED - 1, 0)]
-        except BaseException as error:  # noqa: BLE001 (behind the message that is here)
-            self._failed = True
-            return [first, Failure(error)]
+        except BaseException:
+            # The error comes behind the message that is here.
+            self._put([first])
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Have the application get an error behind what is queued; while another one waits, log it."""
+        self._buffer.errors.keep(error)
+        if self._buffer.errors.kept is error:
+            self._put([FAILURE])
 
     def _prune(self) -> None:
         """After an error the consumer opens its partitions again: what it delivered before comes once more."""
@@ -298,7 +321,7 @@ class Owner:
                 self._answer(future, result, None)
         if self._end_error is not None and not self._end_told:
             # Nobody waits for these ends.
-            self._put([Failure(self._end_error)])
+            self._fail(self._end_error)
         self._end_error = None
 
     def _pass_on(self) -> None:
@@ -314,7 +337,7 @@ class Owner:
                     self._consumer.release(message)
                 else:
                     self._consumer.complete(message, dead_lettered=True)
-        except Exception as error:  # noqa: BLE001 (the application gets it)
+        except BaseException as error:  # noqa: BLE001 (the application gets it)
             # The consumer opens its partitions again, and what was not passed on comes again.
             self._end_error = error
 

@@ -128,7 +128,7 @@ class AsyncRunner:
         most = MOST_QUEUED + self._settings.concurrency
         while not self._is_over:
             room = most - len(self._waiting) - len(self._running)
-            self._is_full = room <= 0
+            self._is_full = room <= 0 and not self._buffer.is_closed
             if self._is_full:
                 await self._taker.wait()
                 continue
@@ -165,7 +165,8 @@ class AsyncRunner:
 
     def _fill(self) -> None:
         """Begin with ready messages, while there is room for handlers."""
-        while self._ready and len(self._running) < self._settings.concurrency and not self._is_over:
+        room = 0 if self._is_over or self._buffer.is_closed else self._settings.concurrency
+        while self._ready and len(self._running) < room:
             message = self._ready.popleft()
             if self._waiting.pop(id(message), None) is None:
                 self._follow(message)  # it was withdrawn

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 from dedup_sdk._kafka.client_errors import handle_error
 from dedup_sdk._kafka.loop import IdleClock
 from dedup_sdk.aio._buffer import End, EndsBy, MessageBuffer
-from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner
+from dedup_sdk.aio._owner import MOST_QUEUED, Owner
 
 REFILL_AT: Final = MOST_QUEUED // 2
 """With fewer messages queued the thread is woken to fetch more."""
@@ -30,7 +30,7 @@ class Taker:
     """Takes messages from the buffer, on the event loop.
 
     ``ends``: what ends a message. ``writes_each``: whether a message is in the store before the next one is taken.
-    ``is_stopped``: whether iterations and runs are to end.
+    ``is_stopped``: whether iterations and runs are to end. ``runner``: the task in a run, which alone may ask.
     """
 
     def __init__(self, buffer: MessageBuffer, owner: Owner, ends: EndsBy, *, writes_each: bool) -> None:
@@ -39,7 +39,8 @@ class Taker:
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         """The task that asked last."""
-        self._asks = self._iterates = self._closed = self._interrupted = False
+        self.runner: asyncio.Task[Any] | None = None
+        self._asks = self._iterates = self._interrupted = False
         self._at_once = 0
 
     # --- asking --------------------------------------------------------------------------------------------------
@@ -73,8 +74,8 @@ class Taker:
                 await asyncio.sleep(0)
         finally:
             self._asks = False
-        if self._closed or self._owner.is_over:
-            raise RuntimeError(CLOSED)
+        if self.buffer.is_closed:
+            raise self._owner.refusal()
         taken = self.buffer.take(count, ends or self.ends)
         self._iterates = iterates
         self._at_once += len(taken)
@@ -85,6 +86,8 @@ class Taker:
     def _begin(self) -> None:
         """Refuse a second task: it would complete what the first one is handling."""
         task, before = asyncio.current_task(), self._task
+        if self.runner not in (None, task):
+            raise RuntimeError(_TWO_TASKS)
         if before is not None and before is not task:
             if self._asks or (self._iterates and self.buffer.has_last and not before.done()):
                 raise RuntimeError(_TWO_TASKS)
@@ -99,7 +102,8 @@ class Taker:
 
     async def _wait_for(self, enough: int, until: float) -> None:
         self._owner.ask()
-        while len(self.buffer) < enough and not (self._closed or self._interrupted or self._owner.is_over):
+        buffer = self.buffer
+        while len(buffer) < enough and not (self._interrupted or buffer.is_closed or buffer.errors.kept):
             left = until - time.monotonic()
             await self.wait(left)
             if left <= 0:
@@ -122,7 +126,7 @@ class Taker:
     def take_next(self) -> Message | None:
         """Complete the message before, and return the next one if it is there: what `take` does, the short way."""
         buffer = self.buffer
-        if self._at_once >= _MOST_AT_ONCE or self.is_stopped:
+        if self._at_once >= _MOST_AT_ONCE or self.is_stopped or buffer.is_closed:
             return None
         message = buffer.take_next()
         if message is not None:
@@ -154,7 +158,7 @@ class Taker:
 
     def close(self) -> None:
         """Have all calls raise, also one that waits."""
-        self._closed = True
+        self.buffer.is_closed = True
         self.notify()
 
     @staticmethod

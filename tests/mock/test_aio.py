@@ -10,6 +10,7 @@ from collections import defaultdict
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -19,12 +20,12 @@ from confluent_kafka import Producer, TopicPartition
 from dedup_sdk import MemoryStore, PartitionEvent, VerdictEvent
 from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.errors import ConfigurationError
-from tests.mock.conftest import QUICK_CLIENT
+from tests.mock.conftest import QUICK_CLIENT, SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, lookup, make_consumer, values
 from tests.support.forking import in_a_child
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from confluent_kafka import Message
@@ -347,6 +348,84 @@ def test_close_ends_calls_that_wait(run: Any, consumer_of: Open) -> None:
     run(main())
 
 
+def test_after_close_nothing_is_handed_out(run: Any, consumer_of: Open, send: Send) -> None:
+    """What waits comes to the next consumer; also of partitions that no group takes back."""
+    send(*(f"m{number}" for number in range(200)))
+    got: list[str] = []
+
+    async def iterate(consumer: AsyncDedupConsumer) -> None:
+        async for message in consumer:
+            assert not consumer.health().closed
+            got.extend(values([message]))
+            await asyncio.sleep(0.002)
+
+    async def main() -> None:
+        async with consumer_of() as consumer:
+            await consumer.assign([TopicPartition("orders", 0)])
+            task = asyncio.create_task(iterate(consumer))
+            await _until(lambda: len(got) >= 50)
+            await consumer.close()
+            with pytest.raises(RuntimeError, match="is closed"):
+                await task
+        async with consumer_of(idle_timeout=1) as consumer:
+            await consumer.assign([TopicPartition("orders", 0)])
+            await iterate(consumer)
+
+    run(main())
+    # The message in hand at `close` was completed in time, or comes again.
+    assert len(set(got)) == 200
+    assert len(got) <= 201
+
+
+def test_close_ends_a_run_that_is_full(run: Any, consumer_of: Open, send: Send) -> None:
+    """Its handler is cancelled, and none begins."""
+    send(*"abcd")
+    begun: list[str] = []
+
+    async def handle(message: Message) -> None:
+        begun.extend(values([message]))
+        await asyncio.sleep(PATIENCE_S)
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+            running = asyncio.create_task(consumer.run(handle, concurrency=1))
+            await _until(lambda: consumer.counters.delivered == 4)
+            await consumer.close()
+            with pytest.raises(RuntimeError, match="is closed"):
+                await asyncio.wait_for(running, 5)
+
+    with patch("dedup_sdk.aio._run.MOST_QUEUED", 1):
+        run(main())
+    assert begun == ["a"]
+
+
+def test_nobody_asks_beside_a_run_that_is_full(run: Any, consumer_of: Open, send: Send) -> None:
+    """Another task is refused, and the run goes on when it has room."""
+    send(*"abcd")
+
+    async def main() -> list[str]:
+        handled, may_go = list[str](), asyncio.Event()
+        async with consumer_of("orders") as consumer:
+
+            async def handle(message: Message) -> None:
+                await may_go.wait()
+                handled.extend(values([message]))
+                if len(handled) == 4:
+                    consumer.stop()
+
+            running = asyncio.create_task(consumer.run(handle, concurrency=1))
+            await _until(lambda: consumer.counters.delivered == 4)
+            await asyncio.sleep(0.1)
+            with pytest.raises(RuntimeError, match="another task"):
+                await consumer.poll(0.1)
+            may_go.set()
+            await running
+        return handled
+
+    with patch("dedup_sdk.aio._run.MOST_QUEUED", 1):
+        assert run(main()) == list("abcd")
+
+
 def test_a_consumer_belongs_to_one_loop(kafka: MockKafka, memory: MemoryStore) -> None:
     """Another loop, trio, and no loop at all are refused in a line each; one that was left open is closed."""
     config = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0}
@@ -427,6 +506,166 @@ def test_after_an_error_only_what_is_in_hand_comes_twice(run: Any, consumer_of: 
     got = run(main())
     assert len(set(got)) == 300
     assert len(got) <= 301
+
+
+# --- errors of the thread ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stats_that_fail() -> tuple[dict[str, Any], list[int]]:
+    """Settings with a callback that raises each number of a list once."""
+    numbers: list[int] = []
+
+    def tell(_: str) -> None:
+        if numbers:
+            raise OSError(f"no room for statistics {numbers.pop(0)}")
+
+    return {"statistics.interval.ms": 50, "stats_cb": tell}, numbers
+
+
+def test_an_error_waits_for_the_application_and_the_group_for_nobody(
+    run: Any, consumer_of: Open, send: Send, stats_that_fail: Any
+) -> None:
+    """A callback raises while a body works: another member gets its partition, then the next step raises."""
+    send("a", topic="pairs")
+    send("b", topic="pairs", partition=1)
+    config, errors = stats_that_fail
+    config.update(SHARED_GROUP)
+
+    async def main() -> None:
+        async with consumer_of("pairs", config=config, revoke_deadline=1) as consumer:
+            assert await consumer.poll() is not None
+            errors.append(1)
+            await _until(lambda: not errors)
+            async with consumer_of("pairs", config=SHARED_GROUP) as other:
+                assert await other.poll(PATIENCE_S / 2) is not None
+            with pytest.raises(OSError, match="statistics 1"):
+                await consumer.poll()
+
+    run(main())
+
+
+def test_a_call_for_many_messages_does_not_wait_behind_an_error(
+    run: Any, consumer_of: Open, send: Send, stats_that_fail: Any
+) -> None:
+    """It returns what came before the error; the next call raises that, and the calls go on."""
+    send("a")
+    config, errors = stats_that_fail
+
+    async def main() -> None:
+        async with consumer_of("orders", config=config) as consumer:
+            asking = asyncio.create_task(consumer.consume(100))
+            await _until(lambda: consumer.counters.delivered == 1)
+            errors.append(1)
+            assert values(await asking) == ["a"]
+            with pytest.raises(OSError, match="statistics 1"):
+                await consumer.consume(100)
+            send("b")
+            assert values(await consumer.consume(1, 5)) == ["b"]
+
+    run(main())
+
+
+def test_close_raises_an_error_that_nobody_has_taken(
+    run: Any, consumer_of: Open, send: Send, stats_that_fail: Any
+) -> None:
+    """As the synchronous one does."""
+    send("a")
+    config, errors = stats_that_fail
+
+    async def main() -> None:
+        async with consumer_of("orders", config=config) as consumer:
+            await consumer.poll()
+            errors.append(1)
+            await _until(lambda: not errors)
+            await asyncio.sleep(0.3)
+
+    with pytest.raises(OSError, match="statistics 1"):
+        run(main())
+
+
+def test_an_error_of_the_dead_letters_client_does_not_end_the_consumer(
+    run: Any, consumer_of: Open, send: Send, letters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run raises it; the next one handles what is left."""
+    send("a", "b")
+    handled: list[Message] = []
+    errors = [OSError("no room for a log")]
+
+    def poll(_: object) -> None:
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr("dedup_sdk._runner.dead_letters.DeadLetterProducer.poll", poll)
+
+    async def main() -> None:
+        async with consumer_of("orders", idle_timeout=1) as consumer:
+
+            async def handle(message: Message) -> None:
+                await asyncio.sleep(0.2)
+                handled.append(message)
+
+            with pytest.raises(OSError, match="no room for a log"):
+                await consumer.run(handle, on_error="dead-letter", dead_letters=letters, attempts=1)
+            await consumer.run(handle)
+
+    run(main())
+    assert sorted(values(handled)) == ["a", "b"]
+
+
+@pytest.fixture
+def refuses_lines() -> Iterator[None]:
+    """A filter of the program's that raises at a line of the thread."""
+
+    def refuse(record: logging.LogRecord) -> bool:
+        if record.getMessage().startswith(("an AsyncDedupConsumer was left", "another error came")):
+            raise OSError("no room for a line")
+        return True
+
+    logger = logging.getLogger("dedup_sdk")
+    logger.addFilter(refuse)
+    yield
+    logger.removeFilter(refuse)
+
+
+@pytest.mark.usefixtures("refuses_lines")
+def test_an_error_that_ends_the_thread_closes_the_consumer(
+    run: Any, consumer_of: Open, send: Send, stats_that_fail: Any
+) -> None:
+    """The application gets the first error, once; its partitions go to others at once."""
+    send("a")
+    config, errors = stats_that_fail
+
+    async def main() -> None:
+        async with consumer_of("orders", config=config) as consumer:
+            assert await consumer.poll() is not None
+            for number in (1, 2):
+                errors.append(number)
+                await _until(lambda: not errors)
+                await asyncio.sleep(0.3)
+            assert consumer.health().closed
+            with pytest.raises(OSError, match="statistics 1"):
+                await consumer.poll()
+            with pytest.raises(RuntimeError, match="closed"):
+                await consumer.poll()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("refuses_lines")
+def test_a_dropped_consumer_is_closed_whatever_fails(run: Any, kafka: MockKafka, memory: MemoryStore) -> None:
+    """Also if nobody can be told."""
+
+    async def main() -> None:
+        config = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0}
+        consumer = AsyncDedupConsumer(config, dedup=lookup(), store=memory)
+        await consumer.subscribe(["orders"])
+        inside = consumer._consumer
+        del consumer
+        await _until(_no_thread_is_left)
+        assert inside.health().closed
+
+    run(main())
 
 
 # --- rebalances --------------------------------------------------------------------------------------------------
