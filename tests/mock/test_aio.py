@@ -389,7 +389,7 @@ def test_close_ends_a_run_that_is_full(run: Any, consumer_of: Open, send: Send) 
     async def main() -> None:
         async with consumer_of("orders") as consumer:
             running = asyncio.create_task(consumer.run(handle, concurrency=1))
-            await _until(lambda: consumer.counters.delivered == 4)
+            await _until(lambda: consumer.counters.delivered == 4 and bool(begun))
             await consumer.close()
             with pytest.raises(RuntimeError, match="is closed"):
                 await asyncio.wait_for(running, 5)
