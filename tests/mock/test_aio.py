@@ -387,7 +387,8 @@ def test_close_ends_a_run_that_is_full(run: Any, consumer_of: Open, send: Send) 
         await asyncio.sleep(PATIENCE_S)
 
     async def main() -> None:
-        async with consumer_of("orders") as consumer:
+        async with consumer_of() as consumer:
+            await consumer.assign([TopicPartition("orders", 0)])
             running = asyncio.create_task(consumer.run(handle, concurrency=1))
             await _until(lambda: consumer.counters.delivered == 4 and bool(begun))
             await consumer.close()
