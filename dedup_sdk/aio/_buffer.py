@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
-from threading import Lock
+from threading import RLock
 from typing import Any, Final
 
 from confluent_kafka import Message
@@ -51,7 +51,7 @@ class MessageBuffer:
     """What is queued, out and ended. `put`, `drop` and the like are the thread's, `take` and `end` are the loop's."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()  # an iterator may be dropped, and so end a message, in the middle of a step
         self._queued: deque[Any] = deque()
         """Messages, events of the client, and `FAILURE`."""
         self.errors = CallbackErrors()
@@ -66,6 +66,8 @@ class MessageBuffer:
         self._returning: set[tuple[str, int, int]] = set()
         """Topic, partition and offset of released messages: they come again, and go before all others."""
         self._taken: dict[Coordinates, int] = {}
+        self.is_released = False
+        """Whether messages were released since the application last waited for them to come again."""
         self.is_closed = False
         """Whether the consumer closes, or is closed: what is queued then is not for the application any more."""
 
@@ -79,6 +81,11 @@ class MessageBuffer:
     def waits_for_ends(self) -> bool:
         """Whether the application has messages that end by calls for them, or such ends are to be passed on."""
         return bool(self._out or self._completed or self._others)
+
+    @property
+    def returning(self) -> int:
+        """How many released messages are to come again."""
+        return len(self._returning)
 
     def put(self, items: Iterable[Any]) -> None:
         """Queue messages and events of the client, and failures."""
@@ -246,6 +253,7 @@ class MessageBuffer:
             self._completed.extend(messages)
         else:
             self._others.extend((message, end) for message in messages)
+            self.is_released = self.is_released or (end is End.RELEASED and bool(messages))
 
     def keep_back(self, message: Message) -> None:
         """Have a message not end with the others of the last call; it is out until `end`."""
@@ -253,6 +261,14 @@ class MessageBuffer:
             if any(each is message for each in self._last):
                 self._forget([message])
                 self._out[id(message)] = message
+
+    def hand_back(self, message: Message) -> bool:
+        """Have a message that was kept back end with those of the last call again; False if it has ended."""
+        with self._lock:
+            if self._out.pop(id(message), None) is None:
+                return False
+            self._last.append(message)
+            return True
 
     def give_up(self, messages: Iterable[Message]) -> None:
         """Wait for these messages no longer: they come again, to this consumer or to another."""

@@ -369,7 +369,7 @@ class AsyncDedupConsumer:
         """Commit completed messages; see `DedupConsumer.commit`.
 
         First it completes the messages that you got: with ``completion="on-next-call"`` all of them, or those up to
-        ``message``, or below ``offsets``.
+        ``message``, or below ``offsets``. Without arguments it leaves alone what another task has.
         """
         self._complete_last(message, offsets)
         if self._taker.ends is not EndsBy.OFFSETS:
@@ -606,9 +606,13 @@ class AsyncDedupConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; if the block ended without an exception, the messages of the last call are completed first."""
+        """Close; if the block ended without an exception, the messages of the last call are completed first.
+
+        Unless another task got them, and is not over, or failed.
+        """
         if error is None:
-            self._taker.end_last()
+            if self._taker.may_end:
+                self._taker.end_last()
             await self.close()
             return
         try:
@@ -648,7 +652,7 @@ class AsyncDedupConsumer:
                 self._buffer.end_last_below({coordinates_of(message): (message.offset() or 0) + 1})
         elif offsets is not None:
             self._buffer.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
-        else:
+        elif self._taker.may_end:
             self._taker.end_last()
 
 

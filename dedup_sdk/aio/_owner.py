@@ -264,7 +264,7 @@ class Owner:
             self._wake.wait(QUIET_S)
             return
         buffer = self._buffer
-        if len(buffer) >= MOST_QUEUED or buffer.errors.kept is not None:
+        if len(buffer) >= MOST_QUEUED + buffer.returning or buffer.errors.kept is not None:
             # The group is served all the same.
             self._consumer.consume(0)
             self._prune()
@@ -308,10 +308,8 @@ class Owner:
 
     def _serve(self) -> None:
         """Pass on what has ended; answer requests. Whoever waits for the loop on the thread calls it, too."""
-        while True:
+        for _ in range(len(self._requests)):  # what an answer leads to is for the next turn
             self._pass_on()
-            if not self._requests:
-                break
             call, future = self._requests.popleft()
             try:
                 result = call()
@@ -319,6 +317,7 @@ class Owner:
                 self._answer(future, None, error)
             else:
                 self._answer(future, result, None)
+        self._pass_on()
         if self._end_error is not None and not self._end_told:
             # Nobody waits for these ends.
             self._fail(self._end_error)

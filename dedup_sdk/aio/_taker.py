@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from inspect import CO_ASYNC_GENERATOR, currentframe
 from math import inf
+from types import FrameType
 from typing import Any, Final, Self
 
 from confluent_kafka import Message
@@ -25,6 +28,9 @@ _TWO_TASKS: Final = (
     "(iterate over explicit(), and complete each by once()); or use run()"
 )
 
+_ASKER: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("_ASKER", default=None)
+"""The task that asked for messages. Tasks that it begins later inherit that, e.g. those of `asyncio.wait_for`."""
+
 
 class Taker:
     """Takes messages from the buffer, on the event loop.
@@ -40,7 +46,7 @@ class Taker:
         self._task: asyncio.Task[Any] | None = None
         """The task that asked last."""
         self.runner: asyncio.Task[Any] | None = None
-        self._asks = self._iterates = self._interrupted = False
+        self._asks = self._interrupted = False
         self._at_once = 0
 
     # --- asking --------------------------------------------------------------------------------------------------
@@ -52,12 +58,11 @@ class Taker:
         *,
         enough: int = 1,
         ends: EndsBy | None = None,
-        iterates: bool = False,
     ) -> list[Message]:
         """Return up to ``count`` messages: when there are ``enough``, or after ``timeout_s`` seconds.
 
-        ``ends``: what ends them, if not as configured. ``iterates``: the calling task will ask for the next one. No
-        message leaves the buffer before the last ``await``, so that a cancelled call has taken none.
+        ``ends``: what ends them, if not as configured. No message leaves the buffer before the last ``await``, so that
+        a cancelled call has taken none.
         """
         self._begin()
         self._interrupted, self._asks = False, True
@@ -66,6 +71,8 @@ class Taker:
                 self.end_last()
                 if self.writes_each:
                     await self._owner.flush()
+            if self.buffer.is_released:
+                await self._until_back()
             if len(self.buffer) < enough:
                 await self._wait_for(enough, time.monotonic() + timeout_s)
                 self._at_once = 0
@@ -77,7 +84,6 @@ class Taker:
         if self.buffer.is_closed:
             raise self._owner.refusal()
         taken = self.buffer.take(count, ends or self.ends)
-        self._iterates = iterates
         self._at_once += len(taken)
         if len(self.buffer) < REFILL_AT:
             self._owner.ask()
@@ -85,20 +91,36 @@ class Taker:
 
     def _begin(self) -> None:
         """Refuse a second task: it would complete what the first one is handling."""
-        task, before = asyncio.current_task(), self._task
-        if self.runner not in (None, task):
-            raise RuntimeError(_TWO_TASKS)
-        if before is not None and before is not task:
-            if self._asks or (self._iterates and self.buffer.has_last and not before.done()):
+        task = asyncio.current_task()
+        if task is not self._task:
+            if self._asks or self.runner not in (None, task) or (self.buffer.has_last and not self.may_end):
                 raise RuntimeError(_TWO_TASKS)
             self.end_last()
+            _ASKER.set(task)
         self._task = task
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the task that got the messages of the last call is this one, began this one since, or is over."""
+        return self._task is None or self._task.done() or self._task is _ASKER.get()
+
     def end_last(self) -> None:
-        """Complete the messages of the last call; release them if the task that got them was cancelled."""
+        """Complete the messages of the last call; release them if the task that got them was cancelled, or failed."""
         task = self._task
-        was_cancelled = task is not None and task.done() and task.cancelled()
-        self.buffer.end_last(End.RELEASED if was_cancelled else None)
+        # Its `exception` would count as retrieved.
+        failed = task is not None and task.done() and (task.cancelled() or task._exception is not None)  # noqa: SLF001
+        self.buffer.end_last(End.RELEASED if failed else None)
+
+    async def _until_back(self) -> None:
+        """Wait until released messages are queued again, before all others, if they can come at once."""
+        self.buffer.is_released = False
+        try:
+            # A turn of the thread begins with what was ended and with requests, then it fetches.
+            for _ in range(2):
+                await self._owner.flush()
+        except BaseException:
+            self.buffer.is_released = True
+            raise
 
     async def _wait_for(self, enough: int, until: float) -> None:
         self._owner.ask()
@@ -126,7 +148,7 @@ class Taker:
     def take_next(self) -> Message | None:
         """Complete the message before, and return the next one if it is there: what `take` does, the short way."""
         buffer = self.buffer
-        if self._at_once >= _MOST_AT_ONCE or self.is_stopped or buffer.is_closed:
+        if self._at_once >= _MOST_AT_ONCE or self.is_stopped or buffer.is_closed or buffer.is_released:
             return None
         message = buffer.take_next()
         if message is not None:
@@ -175,51 +197,78 @@ class Iteration(AsyncIterator[Message]):
     """One ``async for``. ``ends``: what ends its messages. ``consumer`` is kept while it goes on.
 
     A body that is cancelled has not handled its message. Nothing tells the iterator so, but the interpreter drops it
-    while the cancellation passes through the statement: at that moment its task counts more cancellations than when the
-    iteration began.
+    while the cancellation passes through the statement: at that moment the task counts a cancellation. A generator, and
+    a comprehension, may keep the iterator for longer: of a body in there only the next step tells that it is over, so
+    its message is kept back until then.
     """
 
     def __init__(self, consumer: object, taker: Taker, idle: IdleClock, ends: EndsBy) -> None:
         self._consumer, self._taker, self._idle, self._ends = consumer, taker, idle, ends
-        self._is_short = ends is EndsBy.NEXT and not taker.writes_each
-        self._task: asyncio.Task[Any] | None = None
-        self._cancellations = 0
-        self._in_body = False
+        self._message: Message | None = None
+        """That of the body, unless its end is the application's alone."""
+        self._is_short = self._is_hidden = False
+        """Whether the next step may take the short way; whether the statement is in a generator or comprehension."""
 
     def __aiter__(self) -> Self:
-        return self
+        """Return another iterator: that of a statement must not live on in a variable."""
+        return type(self)(self._consumer, self._taker, self._idle, self._ends)
 
     async def __anext__(self) -> Message:
-        if self._in_body and self._is_short:
+        if self._is_short:
             message = self._taker.take_next()
             if message is not None:
+                self._message = message
                 return message
-        return await self._next()
+        return await self._next(_is_hidden(currentframe()))
 
-    async def _next(self) -> Message:
+    async def _next(self, is_hidden: bool) -> Message:  # noqa: FBT001
         taker, idle = self._taker, self._idle
-        if self._task is None:
-            self._task = asyncio.current_task()
-            self._cancellations = 0 if self._task is None else self._task.cancelling()
-        self._in_body = False
+        if self._message is not None and self._is_hidden:
+            taker.buffer.hand_back(self._message)
+        self._message, self._is_hidden, self._is_short = None, is_hidden, False
         idle.heard()
         while not taker.is_stopped:
-            taken = await taker.take(1, look_s(idle), ends=self._ends, iterates=True)
+            taken = await taker.take(1, look_s(idle), ends=self._ends)
             if not taken and idle.is_up:
                 break
             if messages := taker.without_events(taken):
                 idle.heard()
-                self._in_body = True
-                return messages[0]
+                message = messages[0]
+                if self._ends is not EndsBy.CALL:
+                    self._message = message
+                if is_hidden:
+                    taker.buffer.keep_back(message)
+                else:
+                    self._is_short = self._ends is EndsBy.NEXT and not taker.writes_each
+                return message
         taker.end_last()
         taker.begin_again()
         raise StopAsyncIteration
 
     def __del__(self) -> None:
-        """Release the message of a body that was cancelled."""
-        task = self._task
-        if self._in_body and task is not None and task.cancelling() > self._cancellations:
-            self._taker.buffer.end_last(End.RELEASED)
+        """Release the message of a body that was cancelled, or of which nobody knows."""
+        message, buffer = self._message, self._taker.buffer
+        if message is None or not (self._is_hidden or _is_cancelled()):
+            return
+        if self._ends is EndsBy.OFFSETS or (self._is_hidden and buffer.hand_back(message)):
+            buffer.end([message], End.RELEASED)
+        elif not self._is_hidden:
+            buffer.end_last(End.RELEASED)
+
+
+def _is_hidden(frame: FrameType | None) -> bool:
+    """Whether the caller of this frame is a generator, or a comprehension with a frame of its own."""
+    caller = None if frame is None else frame.f_back
+    code = None if caller is None else caller.f_code
+    return code is not None and (code.co_flags & CO_ASYNC_GENERATOR != 0 or ".0" in code.co_varnames)
+
+
+def _is_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop: this is the garbage collector
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def look_s(idle: IdleClock) -> float:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+import uvloop
 from confluent_kafka import Producer
 
 from dedup_sdk import DedupConsumer, MemoryStore
+from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.testing import MockKafka
 from tests.support import consuming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from contextlib import AbstractAsyncContextManager
+
+    Open = Callable[..., AbstractAsyncContextManager[AsyncDedupConsumer]]
 
 QUICK_CLIENT = {"session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50}
 """For a consumer that is the only member of its group.
@@ -107,3 +114,34 @@ def make(kafka: MockKafka, memory: MemoryStore) -> Iterator[Make]:
 def letters(kafka: MockKafka) -> str:
     """A dead-letter topic of one partition."""
     return kafka.create_topic("letters")
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Runs a coroutine to its end on one kind of event loop."""
+
+    def run(main: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            return runner.run(asyncio.wait_for(main, consuming.PATIENCE_S))
+
+    return run
+
+
+@pytest.fixture
+def consumer_of(kafka: MockKafka, memory: MemoryStore) -> Open:
+    """Opens a consumer of group "g" over one memory, subscribed to the topics."""
+
+    @asynccontextmanager
+    async def opens(*topics: str, config: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[Any]:
+        settings = {
+            "bootstrap.servers": kafka.bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0,
+            **QUICK_CLIENT, **(config or {}),
+        }  # fmt: skip
+        async with AsyncDedupConsumer(
+            settings, dedup=consuming.lookup(), store=memory, **options
+        ) as consumer:
+            if topics:
+                await consumer.subscribe(list(topics))
+            yield consumer
+
+    return opens

@@ -7,14 +7,12 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 import trio
-import uvloop
 from confluent_kafka import Producer, TopicPartition
 
 from dedup_sdk import MemoryStore, PartitionEvent, VerdictEvent
@@ -25,44 +23,12 @@ from tests.support.consuming import PATIENCE_S, committed, lookup, make_consumer
 from tests.support.forking import in_a_child
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Callable, Iterator
 
     from confluent_kafka import Message
 
     from dedup_sdk.testing import MockKafka
-    from tests.mock.conftest import Send
-
-    Open = Callable[..., AbstractAsyncContextManager[AsyncDedupConsumer]]
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a coroutine to its end on one kind of event loop."""
-
-    def run(main: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            return runner.run(asyncio.wait_for(main, PATIENCE_S))
-
-    return run
-
-
-@pytest.fixture
-def consumer_of(kafka: MockKafka, memory: MemoryStore) -> Open:
-    """Opens a consumer of group "g" over one memory, subscribed to the topics."""
-
-    @asynccontextmanager
-    async def opens(*topics: str, config: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[Any]:
-        settings = {
-            "bootstrap.servers": kafka.bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0,
-            **QUICK_CLIENT, **(config or {}),
-        }  # fmt: skip
-        async with AsyncDedupConsumer(settings, dedup=lookup(), store=memory, **options) as consumer:
-            if topics:
-                await consumer.subscribe(list(topics))
-            yield consumer
-
-    return opens
+    from tests.mock.conftest import Open, Send
 
 
 async def _until(condition: Callable[[], bool]) -> None:

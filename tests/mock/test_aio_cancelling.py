@@ -97,7 +97,7 @@ class _Careless(AsyncDedupConsumer):
         try:
             await asyncio.sleep(0.0005)
         except asyncio.CancelledError:
-            raise TimeoutError from None
+            return None
         return message
 
 

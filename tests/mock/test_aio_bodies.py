@@ -1,0 +1,271 @@
+"""What becomes of the message of a body, or of a call, that did not come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, aclosing, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.consuming import PATIENCE_S, committed, values
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from confluent_kafka import Message
+
+    from dedup_sdk.aio import AsyncDedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Open, Send
+
+    Work = Callable[[Message], Coroutine[Any, Any, None]]
+    Loop = Callable[[AsyncDedupConsumer, Work, AsyncExitStack], Coroutine[Any, Any, object]]
+
+
+def _offset(kafka: MockKafka) -> int:
+    return committed(kafka.bootstrap, "g", "orders").offset
+
+
+# --- loops that await a function for each message, and may be begun again -------------------------------------------
+
+
+async def _plain(consumer: AsyncDedupConsumer, work: Work, _: AsyncExitStack) -> None:
+    async for message in consumer:
+        await work(message)
+
+
+async def _in_a_variable(_: AsyncDedupConsumer, work: Work, iterator: AsyncIterator[Message]) -> None:
+    async for message in iterator:
+        await work(message)
+
+
+async def _messages(consumer: AsyncDedupConsumer) -> AsyncGenerator[Message]:
+    async for message in consumer:
+        yield message
+
+
+async def _by_generator(consumer: AsyncDedupConsumer, work: Work, _: AsyncExitStack) -> None:
+    async for message in _messages(consumer):
+        await work(message)
+
+
+async def _by_generator_closed_late(consumer: AsyncDedupConsumer, work: Work, stack: AsyncExitStack) -> None:
+    async for message in await stack.enter_async_context(aclosing(_messages(consumer))):
+        await work(message)
+
+
+async def _by_comprehension(consumer: AsyncDedupConsumer, work: Work, _: AsyncExitStack) -> None:
+    async def each(message: Message) -> Message:
+        await work(message)
+        return message
+
+    assert [await each(message) async for message in consumer]
+
+
+async def _in_a_cancelled_task(consumer: AsyncDedupConsumer, work: Work, _: AsyncExitStack) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    async for message in consumer:
+        task.uncancel()
+        await work(message)
+
+
+# --- the body of a loop ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_offsets", [False, True])
+@pytest.mark.parametrize(
+    ("loop", "in_order"),
+    [
+        (_plain, True),
+        (_in_a_variable, True),
+        # The event loop keeps a generator for a moment, and the traceback a comprehension.
+        (_by_generator, False),
+        (_by_generator_closed_late, True),
+        (_by_comprehension, False),
+        (_in_a_cancelled_task, True),
+    ],
+)
+def test_a_cancelled_body_loses_nothing_wherever_its_iterator_lives(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, loop: Any, in_order: Any, by_offsets: Any
+) -> None:
+    """A timeout ends the second body; the next loop gets its message, and the others, once each and in order."""
+    send(*"abcde")
+    done: list[str] = []
+    config = {"enable.auto.commit": False} if by_offsets else {}
+
+    async def main() -> None:
+        async with (
+            consumer_of("orders", config=config, idle_timeout=1) as consumer,
+            AsyncExitStack() as stack,
+        ):
+
+            async def work(message: Message) -> None:
+                if len(done) == 1 and scope.when() is None:
+                    scope.reschedule(0)
+                    await asyncio.sleep(PATIENCE_S)
+                done.extend(values([message]))
+                if by_offsets:
+                    await consumer.commit(message)
+
+            kept = aiter(consumer) if loop is _in_a_variable else stack
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as scope:
+                    await loop(consumer, work, kept)
+            await stack.aclose()
+            await loop(consumer, work, kept)
+            if by_offsets:
+                await consumer.commit(asynchronous=False)
+            assert consumer.counters.released == 1
+
+    run(main())
+    assert (done if in_order else sorted(done)) == list("abcde")
+    assert _offset(kafka) == 5
+
+
+def test_a_generator_that_is_left_gives_its_message_back(run: Any, consumer_of: Open, send: Send) -> None:
+    """Nobody knows whether that was handled; what its steps have shown to be handled is completed."""
+    send(*"abc")
+
+    async def main() -> None:
+        async with consumer_of("orders", idle_timeout=1) as consumer, AsyncExitStack() as stack:
+
+            async def fail_at_b(message: Message) -> None:
+                if values([message]) == ["b"]:
+                    raise OSError("away")
+
+            async def nothing(_: Message) -> None: ...
+
+            with pytest.raises(OSError, match="away"):
+                await _by_generator_closed_late(consumer, fail_at_b, stack)
+            await stack.aclose()
+            assert values([await consumer.poll()]) == ["b"]
+            await _by_generator(consumer, nothing, stack)
+            assert await consumer.poll(0.5) is None
+            assert consumer.counters.released == 1
+
+    run(main())
+
+
+def test_a_step_may_have_a_task_of_its_own(run: Any, consumer_of: Open, send: Send, kafka: MockKafka) -> None:
+    """``wait_for`` gives each one, in Python 3.11, and cancels the one that comes too late: not the body."""
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+
+            async def first() -> list[str]:
+                iterator = aiter(consumer)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(iterator), 0.1)
+                send("a", "b")
+                return values([await asyncio.wait_for(anext(iterator), 5)])
+
+            assert await first() == ["a"]
+            assert values([await consumer.poll()]) == ["b"]
+
+    run(main())
+    assert _offset(kafka) == 2
+
+
+# --- messages of other tasks ------------------------------------------------------------------------------------------
+
+
+async def _by_poll(consumer: AsyncDedupConsumer, work: Work, _: AsyncExitStack) -> None:
+    while message := await consumer.poll():
+        await work(message)
+
+
+async def _stop_at_b(message: Message) -> None:
+    if values([message]) == ["b"]:
+        await asyncio.sleep(PATIENCE_S)
+
+
+async def _fail_at_b(message: Message) -> None:
+    if values([message]) == ["b"]:
+        raise OSError("away")
+
+
+@pytest.mark.parametrize("loop", [_plain, _by_poll])
+@pytest.mark.parametrize("end", ["none", "cancellation", "failure"])
+def test_only_who_got_a_message_can_show_that_it_is_handled(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, loop: Any, end: str
+) -> None:
+    """The block ends in order while a task handles a message, or after that failed: the message comes again."""
+    send("a", "b")
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer, AsyncExitStack() as stack:
+            task = asyncio.create_task(loop(consumer, _fail_at_b if end == "failure" else _stop_at_b, stack))
+            if end == "failure":
+                await asyncio.wait([task])
+            else:
+                await asyncio.sleep(1)
+                with pytest.raises(RuntimeError, match="another task"):
+                    await consumer.poll(0)
+            if end == "cancellation":
+                task.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError, OSError):
+            await task
+
+    run(main())
+    assert _offset(kafka) == 1
+
+
+def test_a_commit_completes_what_its_own_task_has(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka
+) -> None:
+    """A timeout may give it a task of its own; one of another task leaves the message in hand alone."""
+    send("a", "b")
+
+    async def main() -> None:
+        async with consumer_of("orders", config={"auto.commit.interval.ms": 60_000}) as consumer:
+
+            async def work() -> None:
+                await consumer.poll()
+                await asyncio.wait_for(consumer.commit(asynchronous=False), 5)
+                in_hand.append(await consumer.poll())
+                await asyncio.sleep(PATIENCE_S)
+
+            in_hand: list[Any] = []
+            task = asyncio.create_task(work())
+            while not in_hand:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert _offset(kafka) == 1
+            await consumer.commit()
+            await asyncio.sleep(0.3)
+            assert _offset(kafka) == 1
+            task.cancel()
+            await asyncio.wait([task])
+            assert values([await consumer.poll()]) == ["b"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", ["cancellation", "failure"])
+@pytest.mark.parametrize("loop", [_plain, _by_poll])
+def test_the_next_task_gets_what_one_failed_with(
+    run: Any, consumer_of: Open, send: Send, loop: Any, end: str
+) -> None:
+    """As a supervisor begins again; whoever waits for the error gets it."""
+    send("a", "b", "c")
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer, AsyncExitStack() as stack:
+            task = asyncio.create_task(loop(consumer, _fail_at_b if end == "failure" else _stop_at_b, stack))
+            if end == "cancellation":
+                await asyncio.sleep(1)
+                task.cancel()
+            await asyncio.wait([task])
+            got = values([await consumer.poll(), await consumer.poll()])
+            assert got == ["b", "c"]
+            if end == "failure":
+                assert task._log_traceback  # it was not counted as seen
+                assert isinstance(task.exception(), OSError)
+
+    run(main())
