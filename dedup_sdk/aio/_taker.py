@@ -37,6 +37,7 @@ class Taker:
 
     ``ends``: what ends a message. ``writes_each``: whether a message is in the store before the next one is taken.
     ``is_stopped``: whether iterations and runs are to end. ``runner``: the task in a run, which alone may ask.
+    ``iterates``: whether the last message is that of a body.
     """
 
     def __init__(self, buffer: MessageBuffer, owner: Owner, ends: EndsBy, *, writes_each: bool) -> None:
@@ -46,7 +47,7 @@ class Taker:
         self._task: asyncio.Task[Any] | None = None
         """The task that asked last."""
         self.runner: asyncio.Task[Any] | None = None
-        self._asks = self._interrupted = False
+        self.iterates = self._asks = self._interrupted = False
         self._at_once = 0
 
     # --- asking --------------------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ class Taker:
         a cancelled call has taken none.
         """
         self._begin()
-        self._interrupted, self._asks = False, True
+        self._interrupted, self.iterates, self._asks = False, False, True
         try:
             if self.buffer.has_last:
                 self.end_last()
@@ -91,9 +92,14 @@ class Taker:
 
     def _begin(self) -> None:
         """Refuse a second task: it would complete what the first one is handling."""
-        task = asyncio.current_task()
-        if task is not self._task:
-            if self._asks or self.runner not in (None, task) or (self.buffer.has_last and not self.may_end):
+        task, before = asyncio.current_task(), self._task
+        if task is not before:
+            is_handling = self.buffer.has_last and before is not None and not before.done()
+            if (
+                self._asks
+                or self.runner not in (None, task)
+                or (is_handling and (self.iterates or not self.may_end))
+            ):
                 raise RuntimeError(_TWO_TASKS)
             self.end_last()
             _ASKER.set(task)
@@ -235,7 +241,7 @@ class Iteration(AsyncIterator[Message]):
                 idle.heard()
                 message = messages[0]
                 if self._ends is not EndsBy.CALL:
-                    self._message = message
+                    self._message, taker.iterates = message, True
                 if is_hidden:
                     taker.buffer.keep_back(message)
                 else:
