@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Unpack
 
 from confluent_kafka import Message, TopicPartition
@@ -24,6 +25,8 @@ try:
     from faststream import BaseMiddleware
     from faststream.confluent import KafkaBroker
     from faststream.confluent.helpers import AsyncConfluentConsumer
+    from faststream.confluent.parser import AsyncConfluentParser
+    from faststream.exceptions import SkipMessage, SubscriberNotFound
 except ImportError as error:  # pragma: no cover (the environment has it)
     raise ImportError(
         "dedup_adapters.faststream needs FastStream: pip install 'dedup-sdk[faststream]'"
@@ -59,9 +62,13 @@ def deduplicate(
     """Let the subscribers of a broker see each logical message once; return the broker.
 
     Call it before the broker starts. FastStream's acknowledgement policies keep their meaning: with ``ACK_FIRST`` (its
-    default) a message is completed by the next one, whatever became of its handler; with the others it is completed
-    when FastStream acknowledges or rejects it, and released by ``nack``. A handler that is cancelled releases its
-    message. Messages without an ID pass.
+    default) a message is completed by the next one or by the stop, whatever became of its handler; with the others it
+    is completed when FastStream acknowledges or rejects it, and released by ``nack``. With ``MANUAL`` a message that
+    your program does not end stays open, and comes again after a restart.
+
+    An error of a parser, a filter or a middleware of yours ends a message as one of the handler does. A message whose
+    work is cancelled is released. A message that a handler skips (``SkipMessage``) is completed, as is one that
+    FastStream cannot read, and, with ``MANUAL``, one for which there is no handler. Messages without an ID pass.
 
     Args:
         broker: FastStream's broker for confluent-kafka.
@@ -75,12 +82,14 @@ def deduplicate(
     if not isinstance(broker, KafkaBroker):
         raise TypeError(f"broker={type(broker).__name__}: give a faststream.confluent.KafkaBroker")
     config = broker.config.broker_config
-    if _EndOfMessage in config.broker_middlewares:
+    if any(isinstance(each, _Consumers) for each in config.broker_middlewares):
         raise TypeError("this broker is deduplicated already: call deduplicate() once")
+    consumers = _Consumers()
 
     def build(*topics: Any, **arguments: Any) -> _Consumer:
         return _Consumer(
             *topics,
+            consumers=consumers,
             config=config.connection_config,
             admin_service=config.admin,
             logger=config.logger,
@@ -89,14 +98,17 @@ def deduplicate(
         )
 
     config.builder = build
-    broker.add_middleware(_EndOfMessage)
+    # The outermost of the broker's middlewares ends last, and sees the error that FastStream's acknowledgement sees.
+    broker.insert_middleware(consumers)
     return broker
 
 
 class _Consumer(AsyncConfluentConsumer):
     """FastStream's consumer, with an `AsyncDedupConsumer` in place of the client."""
 
-    def __init__(self, *topics: Any, dedup_options: dict[str, Any], **arguments: Any) -> None:
+    def __init__(
+        self, *topics: Any, consumers: _Consumers, dedup_options: dict[str, Any], **arguments: Any
+    ) -> None:
         # FastStream's own constructor turns its arguments into settings of the client.
         super().__init__(*topics, **arguments)
         self.consumer.close()
@@ -104,17 +116,22 @@ class _Consumer(AsyncConfluentConsumer):
         self.consumer = self._wish  # type: ignore[assignment]
         settings = {name: value for name, value in self.config.items() if value is not None}
         # FastStream turns the commits of the client off if it acknowledges messages itself; ours go on.
-        by_next = bool(settings.pop("enable.auto.commit"))
+        self._by_next = bool(settings.pop("enable.auto.commit"))
         self._dedup = AsyncDedupConsumer(
             settings,
-            completion="on-next-call" if by_next else "explicit",
+            completion="on-next-call" if self._by_next else "explicit",
             **dedup_options,
         )
+        self._consumers = consumers
         self._last: tuple[Message, ...] = ()
+        """The messages of the last call that are still open."""
+        self._is_done = False
+        """Whether they are over if FastStream's acknowledgement does not end them."""
 
     async def start(self) -> None:
         """Create topics as FastStream does, then subscribe."""
         await super().start()
+        self._consumers.open.add(self)
         wish = self._wish
         if wish.partitions:
             await self._dedup.assign(wish.partitions)
@@ -122,14 +139,19 @@ class _Consumer(AsyncConfluentConsumer):
             await self._dedup.subscribe(wish.topics, **wish.callbacks)
 
     async def stop(self) -> None:
-        """Close: what is completed is committed, what is in hand comes again."""
+        """Close: what is completed or counts as handled is committed, what is in hand comes again."""
+        self._consumers.open.discard(self)
         try:
-            await self._dedup.close()
+            await self._complete_done()
         finally:
-            self._thread_pool.shutdown(wait=False)
+            try:
+                await self._dedup.close()
+            finally:
+                self._thread_pool.shutdown(wait=False)
 
     async def getone(self, timeout: float = 0.1) -> Message | None:  # noqa: ASYNC109 (FastStream's signature)
         """Return the next message that is no duplicate."""
+        await self._begin()
         message = await self._dedup.poll(timeout)
         if message is None or message.error() is not None:
             return None
@@ -142,11 +164,19 @@ class _Consumer(AsyncConfluentConsumer):
         max_records: int | None = 10,
     ) -> tuple[Message, ...]:
         """Return up to ``max_records`` messages that are no duplicates."""
+        await self._begin()
         got = await self._dedup.consume(max_records or 10, timeout)
-        messages = tuple(message for message in got if message.error() is None)
-        if messages:
-            self._last = messages
-        return messages
+        self._last = tuple(message for message in got if message.error() is None)
+        return self._last
+
+    async def _begin(self) -> None:
+        if not self._by_next:
+            await self._complete_done()
+        self._last, self._is_done = (), False
+
+    async def _complete_done(self) -> None:
+        if self._is_done and self._last:
+            await self.complete(self._last)
 
     async def commit(self, asynchronous: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002 (FastStream's signature)
         """Complete the messages of the last call: FastStream could not say which one it means."""
@@ -158,16 +188,56 @@ class _Consumer(AsyncConfluentConsumer):
 
     async def complete(self, messages: tuple[Message, ...]) -> None:
         """Complete messages, in one step; what is over already is counted as stale."""
+        self._forget(messages)
         await self._dedup.complete(*messages)
 
     async def release(self, messages: tuple[Message, ...], start: TopicPartition | None = None) -> None:
         """Release messages; ``start``: those of its partition from its offset on."""
-        for message in messages:
-            place = message.topic(), message.partition()
-            if start is None or (
-                place == (start.topic, start.partition) and (message.offset() or 0) >= start.offset
-            ):
-                await self._dedup.release(message)
+        released = tuple(
+            message
+            for message in messages
+            if start is None
+            or (
+                (message.topic(), message.partition()) == (start.topic, start.partition)
+                and (message.offset() or 0) >= start.offset
+            )
+        )
+        self._forget(released)
+        for message in released:
+            await self._dedup.release(message)
+
+    def _forget(self, messages: tuple[Message, ...]) -> None:
+        over = set(map(id, messages))
+        self._last = tuple(message for message in self._last if id(message) not in over)
+
+    def has_open(self, messages: tuple[Message, ...]) -> bool:
+        """Whether one of these is a message of the last call, and open."""
+        return not {id(message) for message in self._last}.isdisjoint(map(id, messages))
+
+    async def leave(self, error: BaseException | None, *, had_scope: bool) -> None:
+        """Leave the messages of the last call to FastStream's acknowledgement, which comes next.
+
+        ``had_scope``: whether the work got to a scope, which is behind parsers and filters. FastStream acknowledges
+        nothing that is cancelled or skipped, or that it cannot parse itself, and nothing at all with ``MANUAL``.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            await self.release(self._last)
+        elif self._by_next or isinstance(error, (SkipMessage, SubscriberNotFound)):
+            self._is_done = True
+        elif not had_scope:
+            can_be_parsed = [await _can_be_parsed(message) for message in self._last]
+            if not all(can_be_parsed):
+                self._is_done = True
+                await self.release(tuple(compress(self._last, can_be_parsed)))
+
+
+async def _can_be_parsed(message: Message) -> bool:
+    """Whether FastStream's own parser reads a message: by that one it also acknowledges what got to no handler."""
+    try:
+        await AsyncConfluentParser().parse_message(message)
+    except Exception:  # noqa: BLE001 (whatever it is, it stands in FastStream's way, too)
+        return False
+    return True
 
 
 class _Wish:
@@ -198,24 +268,30 @@ class _Held:
         await self._consumer.release(self._messages, TopicPartition(topic, partition, offset))
 
 
-class _EndOfMessage(BaseMiddleware):
-    """Lets each message of FastStream know its own consumer, and ends what FastStream leaves open."""
+class _Consumers:
+    """The open consumers of a broker, and the middleware that tells each how FastStream's work on its message ended."""
 
-    _is_parsed = False
+    def __init__(self) -> None:
+        self.open: set[_Consumer] = set()
+
+    def __call__(self, msg: Any, /, *, context: Any) -> _EndOfMessage:
+        return _EndOfMessage(msg, context=context, consumers=self.open)
+
+
+class _EndOfMessage(BaseMiddleware):
+    """Gives each message of FastStream its own consumer, and tells that one how the work on the message ended."""
+
+    def __init__(self, msg: Any, /, *, context: Any, consumers: set[_Consumer]) -> None:
+        super().__init__(msg, context=context)
+        self._consumers = consumers
+        self._had_scope = False
 
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
-        """Give the message the consumer that ends only this one; release the message of a cancelled handler."""
-        self._is_parsed = True
-        consumer = msg.consumer
-        if not isinstance(consumer, _Consumer):
-            return await call_next(msg)
-        messages = _messages(msg.raw_message)
-        msg.consumer = _Held(consumer, messages)
-        try:
-            return await call_next(msg)
-        except asyncio.CancelledError:
-            await consumer.release(messages)
-            raise
+        """Give the message the consumer that ends only this one."""
+        self._had_scope = True
+        if isinstance(msg.consumer, _Consumer):
+            msg.consumer = _Held(msg.consumer, _messages(self.msg))
+        return await call_next(msg)
 
     async def __aexit__(
         self,
@@ -223,11 +299,11 @@ class _EndOfMessage(BaseMiddleware):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> bool | None:
-        """Complete a message that FastStream could not parse, and passes over."""
-        if exc_val is not None and not self._is_parsed and not isinstance(exc_val, asyncio.CancelledError):
-            consumer = getattr(self.context.get("handler_"), "consumer", None)
-            if isinstance(consumer, _Consumer):
-                await consumer.complete(_messages(self.msg))
+        """Tell the consumer how the work ended, if the message is open still."""
+        for consumer in self._consumers:
+            if consumer.has_open(_messages(self.msg)):
+                await consumer.leave(exc_val, had_scope=self._had_scope)
+                break
         return await super().__aexit__(exc_type, exc_val, exc_tb)
 
 
