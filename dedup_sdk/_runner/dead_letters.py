@@ -16,6 +16,7 @@ back with its headers (`dedup_sdk.ids._redrive`).
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -33,12 +34,18 @@ from dedup_sdk._masking import error_text, shown
 from dedup_sdk.errors import DeadLetterError
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 
+logger = logging.getLogger("dedup_sdk")
+
 PREFIX = "dedup-dead-letter-"
 
 _MAKE_TOPIC_S = 10.0
 _PAUSE_S = 0.1
 _ANY_SIZE = 1_000_000_000
 """``message.max.bytes``: no limit in the client. The broker decides, which has already accepted the message once."""
+_SAME_TOPIC = KafkaError(
+    KafkaError._INVALID_ARG,  # noqa: SLF001 (public)
+    "the message is already in the dead-letter topic",
+)
 
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
@@ -156,12 +163,36 @@ class DeadLetterProducer:
                 )
             time.sleep(_PAUSE_S)
 
-    def send(self, message: Any, letter: DeadLetter, report: Report) -> None:
-        """Send the dead letter of a message; waits while the client's queue is full.
+    def send(
+        self,
+        message: Any,
+        error: BaseException,
+        report: Report,
+        *,
+        group: str,
+        attempts: int,
+        digest: bytes | None,
+    ) -> None:
+        """Send the dead letter of a message whose handler has failed; waits while the client's queue is full.
 
-        ``report`` is called with None when the letter was delivered, else with the error. Raises `KafkaException`
-        when the client refuses the letter.
+        ``report`` is called with None when the letter was delivered, else with the error.
         """
+        letter = DeadLetter.of(message, error, group=group, attempts=attempts, digest=digest)
+        logger.warning(
+            "%s[%d]@%d: the handler failed (attempts: %d), sending a dead letter: %s",
+            letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
+            extra={"event": "handler-failed"},
+        )  # fmt: skip
+        if letter.topic == self.topic:
+            # Else the letter would be read from this topic, and fail again, for ever.
+            report(_SAME_TOPIC)
+            return
+        try:
+            self._produce(message, letter, report)
+        except KafkaException as refused:
+            report(refused.args[0])
+
+    def _produce(self, message: Any, letter: DeadLetter, report: Report) -> None:
         while True:
             try:
                 self._producer.produce(
@@ -189,6 +220,15 @@ class DeadLetterProducer:
         """Drop undelivered letters."""
         self._producer.purge()
         self._producer.poll(0)
+
+
+def undeliverable(message: Any, error: KafkaError) -> DeadLetterError:
+    """Return the error of a run whose dead letter was not delivered."""
+    return DeadLetterError(
+        f"the dead letter of {message.topic()}[{message.partition()}]@{message.offset()} was not delivered: {error}; "
+        "the message is delivered again: check that the dead-letter topic accepts it (max.message.bytes, access "
+        "rights), then start again"
+    )
 
 
 def original_headers(message: Any) -> Headers:

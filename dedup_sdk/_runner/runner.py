@@ -14,16 +14,15 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, Message
 
 from dedup_sdk._kafka.fields import note_message
 from dedup_sdk._kafka.worker_session import WorkerSession
 from dedup_sdk._observe import of_partition
-from dedup_sdk._runner.dead_letters import DeadLetter, DeadLetterProducer
+from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable
 from dedup_sdk._runner.settings import RunSettings
 from dedup_sdk._runner.tasks import Coordinates, Task, Tasks
 from dedup_sdk._runner.workers import Workers
-from dedup_sdk.errors import DeadLetterError
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -31,11 +30,6 @@ WAIT_S = 0.2
 """Seconds that the loop waits for a message while no task is in flight."""
 POLL_S = 0.02
 """Poll interval in seconds: for messages while handlers run, and for handlers while a partition is revoked."""
-
-_SAME_TOPIC = KafkaError(
-    KafkaError._INVALID_ARG,  # noqa: SLF001 (public)
-    "the message is already in the dead-letter topic",
-)
 
 
 class LetterReport(NamedTuple):
@@ -189,7 +183,7 @@ class Runner:
                     self._remove(task)
                     self._session.complete([task.message], dead_lettered=True)
                 else:
-                    self._fail(_undeliverable(task, error))
+                    self._fail(undeliverable(task.message, error))
                     self._give_back(task)
         return True
 
@@ -237,28 +231,17 @@ class Runner:
             self._remove(task)
             self._counters.stale += 1
             return
-        letter = DeadLetter.of(task.message, error, group=self._group, attempts=attempts, digest=known.digest)
-        logger.warning(
-            "%s[%d]@%d: the handler failed (attempts: %d), sending a dead letter: %s",
-            letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
-            extra={"event": "handler-failed"},
-        )  # fmt: skip
-        self._send_letter(task, letter)
-
-    # --- dead letters --------------------------------------------------------------------------------------------
-
-    def _send_letter(self, task: Task, letter: DeadLetter) -> None:
-        """Send a dead letter; the task stays in flight until its delivery report was processed."""
         if self._letters is None:
             raise AssertionError("a run without a dead-letter topic tried to send a dead letter")
-        if letter.topic == self._letters.topic:
-            # Else the letter would be read from this topic, and fail again, for ever.
-            self._reports[task] = _SAME_TOPIC
-            return
-        try:
-            self._letters.send(task.message, letter, partial(self._report, task))
-        except KafkaException as error:
-            self._report(task, error.args[0])
+        # The task stays in flight until its delivery report was processed.
+        self._letters.send(
+            task.message,
+            error,
+            partial(self._report, task),
+            group=self._group,
+            attempts=attempts,
+            digest=known.digest,
+        )
 
     def _report(self, task: Task, error: KafkaError | None) -> None:
         self._reports[task] = error
@@ -321,11 +304,3 @@ class Runner:
                 extra={"event": "handler-not-ended"},
             )
         return abandoned
-
-
-def _undeliverable(task: Task, error: KafkaError) -> DeadLetterError:
-    topic, partition = task.coordinates
-    return DeadLetterError(
-        f"the dead letter of {topic}[{partition}]@{task.offset} was not delivered: {error}; the message is delivered "
-        "again: check that the dead-letter topic accepts it (max.message.bytes, access rights), then start again"
-    )

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, Message
 
 from dedup_sdk._checks import choice, unfit_arguments, whole
 from dedup_sdk._kafka.fields import MessageFields, note_message
@@ -18,12 +18,12 @@ from dedup_sdk._kafka.loop import IdleClock
 from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._masking import shown
 from dedup_sdk._observe import of_partition
-from dedup_sdk._runner.dead_letters import DeadLetter, DeadLetterProducer
+from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable
 from dedup_sdk._runner.settings import OnError, Retries, check_dead_letters
 from dedup_sdk.aio._buffer import End, EndsBy, coordinates_of
 from dedup_sdk.aio._owner import MOST_QUEUED, Owner, runs_on_loop
 from dedup_sdk.aio._taker import Taker, look_s
-from dedup_sdk.errors import ConfigurationError, DeadLetterError
+from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec
 
 logger = logging.getLogger("dedup_sdk")
@@ -337,54 +337,26 @@ class DeadLetters:
 
     async def send(self, message: Message, error: Exception, attempts: int) -> None:
         """Send the dead letter of a message, and wait for its delivery; raises `DeadLetterError`."""
-        loop = asyncio.get_running_loop()
-        delivered: asyncio.Future[KafkaError | None] = loop.create_future()
-
-        def report(problem: KafkaError | None) -> None:
-            self._owner.tell(_answer, delivered, problem)
-
-        problem = await self._owner.call(self._send, message, error, attempts, report)
-        if problem is None:
-            problem = await delivered
+        delivered: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
+        await self._owner.call(self._send, message, error, attempts, delivered)
+        problem = await delivered
         if problem is not None:
-            raise DeadLetterError(
-                f"the dead letter of {message.topic()}[{message.partition()}]@{message.offset()} was not delivered: "
-                f"{problem}; the message is delivered again: check that the dead-letter topic accepts it "
-                "(max.message.bytes, access rights), then start again"
-            )
+            raise undeliverable(message, problem)
 
     def _send(
-        self, message: Message, error: Exception, attempts: int, report: Callable[[KafkaError | None], None]
-    ) -> KafkaError | None:
+        self, message: Message, error: Exception, attempts: int, delivered: asyncio.Future[KafkaError | None]
+    ) -> None:
         if self._producer is None:
             raise AssertionError("a dead letter was sent before open()")
-        if message.topic() == self._topic:
-            # Else the letter would be read from this topic, and fail again, for ever.
-            return _SAME_TOPIC
         verdict = self._owner.verdict(message)
-        letter = DeadLetter.of(
+        self._producer.send(
             message,
             error,
+            lambda problem: self._owner.tell(_answer, delivered, problem),
             group=self._settings.group,
             attempts=attempts if verdict is None else verdict.attempt - 1 + attempts,
             digest=self._spec.digests(MessageFields([message])).digests[0],
         )
-        logger.warning(
-            "%s[%d]@%d: the handler failed (attempts: %d), sending a dead letter: %s",
-            letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
-            extra={"event": "handler-failed"},
-        )  # fmt: skip
-        try:
-            self._producer.send(message, letter, report)
-        except KafkaException as refused:
-            return KafkaError(refused.args[0].code(), refused.args[0].str())
-        return None
-
-
-_SAME_TOPIC: Final = KafkaError(
-    KafkaError._INVALID_ARG,  # noqa: SLF001 (public)
-    "the message is already in the dead-letter topic",
-)
 
 
 def _answer(future: asyncio.Future[Any], result: Any) -> None:
