@@ -96,8 +96,8 @@ _CHOICES = {
     "durability": ("record", "batch", "commit"),
 }
 
-_DEFAULT_RECOVERY: Final = Recovery()
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+DEFAULT_RECOVERY: Final = Recovery()
+NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 _T = TypeVar("_T")
 
 
@@ -158,7 +158,7 @@ class DedupConsumer(Consumer):
 
     def __init__(
         self,
-        config: Mapping[str, Any] = _NOTHING,
+        config: Mapping[str, Any] = NO_SETTINGS,
         /,
         *,
         dedup: Strategy,
@@ -166,7 +166,7 @@ class DedupConsumer(Consumer):
         completion: Completion = "on-next-call",
         durability: Durability = "batch",
         mode: Mode = "dedup",
-        recovery: Recovery = _DEFAULT_RECOVERY,
+        recovery: Recovery = DEFAULT_RECOVERY,
         shared: Shared | ClaimStore | None = None,
         observers: Iterable[Observer] = (),
         idle_timeout: float | None = None,

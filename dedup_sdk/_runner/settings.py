@@ -147,6 +147,16 @@ def check_dead_letters(topic: str | None, on_error: OnError) -> None:
         )
 
 
+def refuse_unfit(handler: Callable[..., Any], kind: str) -> None:
+    """Raise `ConfigurationError` for a handler that does not take one message; ``kind``: the one to give."""
+    unfit = unfit_arguments(handler, 1)
+    if unfit is not None:
+        raise ConfigurationError(
+            f"handler={shown(handler)} cannot be called with one message, as its arguments are {unfit}; give {kind} of "
+            "a message"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The settings of a run; raises `ConfigurationError` with a one-line message."""
@@ -186,12 +196,7 @@ class RunSettings:
                 f"handler={shown(self.handler)} is async, or has yield: a message would count as handled before its "
                 "code has run; give a plain function, which may call asyncio.run()"
             )
-        unfit = unfit_arguments(self.handler, 1)
-        if unfit is not None:
-            raise ConfigurationError(
-                f"handler={shown(self.handler)} cannot be called with one message, as its arguments are {unfit}; give "
-                "a function of a message"
-            )
+        refuse_unfit(self.handler, "a function")
 
     def is_final(self, error: BaseException) -> bool:
         """Whether a handler's error, after its retries, ends the run."""

@@ -11,14 +11,14 @@ from math import inf
 from pathlib import Path
 from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal, signal
 from threading import current_thread, main_thread
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from weakref import ref
 
 from confluent_kafka import Message, TopicPartition
 
 from dedup_sdk._checks import whole
-from dedup_sdk._kafka.consumer import Completion, DedupConsumer, Mode
+from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode
 from dedup_sdk._kafka.fields import note_message
 from dedup_sdk._kafka.loop import Durability, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
@@ -45,8 +45,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger("dedup_sdk")
 
-_DEFAULT_RECOVERY: Final = Recovery()
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 AnyObserver = Callable[[VerdictEvent], object]
 """A function, which is called on the consumer's thread, or a coroutine function, which is awaited on the event loop."""
 RebalanceCallback = Callable[[Any, list[TopicPartition]], object]
@@ -78,7 +76,7 @@ class AsyncDedupConsumer:
 
     def __init__(
         self,
-        config: Mapping[str, Any] = _NOTHING,
+        config: Mapping[str, Any] = NO_SETTINGS,
         /,
         *,
         dedup: Strategy,
@@ -86,7 +84,7 @@ class AsyncDedupConsumer:
         completion: Completion = "on-next-call",
         durability: Durability = "batch",
         mode: Mode = "dedup",
-        recovery: Recovery = _DEFAULT_RECOVERY,
+        recovery: Recovery = DEFAULT_RECOVERY,
         shared: Shared | ClaimStore | None = None,
         observers: Iterable[AnyObserver] = (),
         idle_timeout: float | None = None,

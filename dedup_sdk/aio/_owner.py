@@ -213,9 +213,9 @@ class Owner:
                 errors.run(step)
         self._over = True
         if self._closing is not None:
-            self._answer(self._closing, None, None)
+            self.answer(self._closing, None)
         while self._requests:
-            self._answer(self._requests.popleft().future, None, RuntimeError(CLOSED))
+            self.answer(self._requests.popleft().future, None, RuntimeError(CLOSED))
         self.tell(self._notify)
         if errors.kept is not None and self._is_orphan:
             logger.error(
@@ -314,9 +314,9 @@ class Owner:
             try:
                 result = call()
             except BaseException as error:  # noqa: BLE001 (whoever asked gets it)
-                self._answer(future, None, error)
+                self.answer(future, None, error)
             else:
-                self._answer(future, result, None)
+                self.answer(future, result)
         self._pass_on()
         if self._end_error is not None and not self._end_told:
             # Nobody waits for these ends.
@@ -345,7 +345,8 @@ class Owner:
             self._end_told = True
             raise self._end_error
 
-    def _answer(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def answer(self, future: asyncio.Future[Any], result: Any, error: BaseException | None = None) -> None:
+        """Have the loop set a future, unless its caller was cancelled."""
         self.tell(_settle, future, result, error)
 
     def tell(self, function: Callable[..., object], *arguments: Any) -> None:

@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 from confluent_kafka import KafkaError, Message
 
-from dedup_sdk._checks import choice, unfit_arguments, whole
+from dedup_sdk._checks import choice, whole
 from dedup_sdk._kafka.fields import MessageFields, note_message
 from dedup_sdk._kafka.loop import IdleClock
 from dedup_sdk._kafka.settings import ClientSettings
 from dedup_sdk._masking import shown
 from dedup_sdk._observe import of_partition
 from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable
-from dedup_sdk._runner.settings import OnError, Retries, check_dead_letters
+from dedup_sdk._runner.settings import OnError, Retries, check_dead_letters, refuse_unfit
 from dedup_sdk.aio._buffer import End, EndsBy, coordinates_of
 from dedup_sdk.aio._owner import MOST_QUEUED, Owner, runs_on_loop
 from dedup_sdk.aio._taker import Taker, look_s
@@ -66,12 +66,7 @@ def _check_handler(handler: Any) -> None:
             f"handler={shown(handler)} is a plain function, which would stop the event loop: write async def, have it "
             "await asyncio.to_thread(work, message), or use DedupConsumer.run in a thread"
         )
-    unfit = unfit_arguments(handler, 1)
-    if unfit is not None:
-        raise ConfigurationError(
-            f"handler={shown(handler)} cannot be called with one message, as its arguments are {unfit}; give a "
-            "coroutine function of a message"
-        )
+    refuse_unfit(handler, "a coroutine function")
 
 
 class AsyncRunner:
@@ -352,13 +347,8 @@ class DeadLetters:
         self._producer.send(
             message,
             error,
-            lambda problem: self._owner.tell(_answer, delivered, problem),
+            lambda problem: self._owner.answer(delivered, problem),
             group=self._settings.group,
             attempts=attempts if verdict is None else verdict.attempt - 1 + attempts,
             digest=self._spec.digests(MessageFields([message])).digests[0],
         )
-
-
-def _answer(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
