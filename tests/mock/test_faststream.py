@@ -448,7 +448,7 @@ def test_a_message_for_no_handler_ends_by_the_policy(
 
     def is_wanted(message: Any) -> bool:
         seen.append(message.raw_message.value())
-        return seen[-1] != b"b"
+        return bool(seen[-1] != b"b")
 
     async def handle(body: str, message: KafkaMessage) -> None:
         shop.note(body)
