@@ -169,7 +169,7 @@ VERDICTS: Final[Mapping[VerdictKind, tuple[str, str]]] = {
 OF_PARTITIONS: Final = (
     Metric(
         name="delivered", kind="counter", labels=_PLACE,
-        meaning="deliveries: `poll`, `consume` or iteration returned a message, or `run` called its handler with it",
+        meaning="messages that `poll`, `consume` or iteration returned, or that left `run` after their handler was called",
         advice="normal work",
     ),
     Metric(

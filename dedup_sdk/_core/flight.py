@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, KeysView, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple, cast
 
@@ -422,6 +422,13 @@ class Flight:
             rows = np.flatnonzero(np.frombuffer(chunk.states, np.uint8) == OFFERED)
             offered += chunk.column[rows][chunk.column[rows] < end].tolist()
         return offered
+
+    def in_hand_but(self, others: Collection[int]) -> Iterator[int]:
+        """Yield the offsets of records that were offered and are not ended, but for ``others``, ascending by chunk."""
+        for chunk in self.chunks:
+            states = np.frombuffer(chunk.states, np.uint8)
+            rows = np.flatnonzero((states == OFFERED) | (states == INDIVIDUAL))
+            yield from (offset for offset in chunk.column[rows].tolist() if offset not in others)
 
     def delivered_until(self, end: int, waiting: Collection[int]) -> int:
         """Return the offset after the last delivered record below ``end`` that is not one of ``waiting``.

@@ -34,8 +34,8 @@ class Handlers(Protocol):
         (monotonic seconds; None: not at all).
         """
 
-    def first_waiting(self, topic: str, partition: int) -> int | None:
-        """Return the lowest offset whose handler was never called, None if there is none; with the lock."""
+    def began(self, partitions: Collection[Coordinates]) -> set[int]:
+        """Return the offsets of messages whose handler was called, of partitions; with the lock."""
 
     def withdraw(self, partitions: Collection[Coordinates]) -> set[int]:
         """Drop the messages of partitions whose handlers were never called; return their offsets. With the lock."""
@@ -166,6 +166,8 @@ class AssignmentApi:
 
         From any thread.
         """
+        if self._lock.is_mine:
+            return ask(self._consumer)
         with self._lock.lock:
             if not self._lock.until_client_free_or_callback() and ask in self._member:
                 return self._member[ask]
@@ -520,14 +522,15 @@ class AssignmentApi:
         return -1 if partition is None or partition.flight.epoch is None else partition.flight.epoch
 
     def _position(self, tp: TopicPartition, *, settled: bool = True) -> int:
-        firsts = [self._delivery.first_waiting(tp.topic, tp.partition)]
-        if self._handlers is not None:
-            firsts.append(self._handlers.first_waiting(tp.topic, tp.partition))
-        waiting = min((first for first in firsts if first is not None), default=None)
+        waiting = self._delivery.first_waiting(tp.topic, tp.partition)
         partition = self._delivery.partition_of(tp.topic, tp.partition)
         if partition is not None and not settled:
             # Inside a step, and after an interruption: a message may be in no queue. What is not completed may come.
             return partition.flight.high
+        if partition is not None and self._handlers is not None:
+            # Also of a message on its way from `poll` to a worker, which is in no queue.
+            began = self._handlers.began({(tp.topic, tp.partition)})
+            return next(partition.flight.in_hand_but(began), partition.flight.position)
         if waiting is not None:
             return waiting
         return OFFSET_INVALID if partition is None else partition.flight.position

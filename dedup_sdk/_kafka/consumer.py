@@ -45,7 +45,7 @@ from dedup_sdk._kafka.client_errors import handle_error
 from dedup_sdk._kafka.closing import ClientEnd, keep_from_children, leave_group, stopped_by
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk._kafka.fields import note_message
-from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
+from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, is_inside
 from dedup_sdk._kafka.health import Asked, health_of
 from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
@@ -468,7 +468,8 @@ class DedupConsumer(Consumer):
         ``dead_lettered``: count them as dead-lettered, too; you have sent them elsewhere.
 
         Their IDs are in the store when this method returns; with ``durability="commit"``, when offsets are committed.
-        If the store is damaged, or its disk is full, a message may come again after a crash.
+        If a signal handler calls it in the middle of another call, it is carried out a little later. If the store is
+        damaged, or its disk is full, a message may come again after a crash.
         """
         for message in messages:
             _refuse_other(message)
@@ -566,7 +567,7 @@ class DedupConsumer(Consumer):
         if asynchronous:
             self._loop.do_or_note(self._commit, below, asynchronous=True)
             return None
-        if self._access.is_mine:
+        if self._is_in_call and not self._callback_errors.runs_here():
             raise RuntimeError(_IN_STEP)
         self._loop.do_noted()
         return self._commit(below, asynchronous=False)
@@ -649,6 +650,8 @@ class DedupConsumer(Consumer):
         cached: bool = False,  # noqa: FBT001, FBT002 (the plain client's signature)
     ) -> tuple[int, int]:
         """Return the first offset and the end of a partition, as the plain client does. From any thread."""
+        if cached and self._access.is_mine:
+            return super().get_watermark_offsets(partition, cached=True)
         if cached:
             with self._access.lock:
                 alone = self._access.until_client_free_or_callback()
@@ -775,7 +778,8 @@ class DedupConsumer(Consumer):
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message that was delivered or hidden.
 
-        While a message was released, or waits for a worker of `run`: the lowest offset of these messages.
+        While a message was released, or waits for a worker of `run`: the lowest offset of these messages. In a signal
+        handler that interrupted another call: the offset below which all is completed.
         """
         return self._assignment.position(_partitions(partitions))
 
@@ -874,7 +878,7 @@ class DedupConsumer(Consumer):
                 "close() was called in a callback, and would wait for ever for the call that runs it; call stop() "
                 "there, and close() after your loop"
             )
-        if self._loop.is_in_call:
+        if self._is_in_call:
             raise RuntimeError(
                 "close() was called by a signal handler, or an observer, in the middle of a call of the same thread, "
                 "which it would wait for; call stop() there, and close() after your loop"
@@ -885,6 +889,11 @@ class DedupConsumer(Consumer):
                 self._close(until)
         finally:
             self._access.end_close()
+
+    @property
+    def _is_in_call(self) -> bool:
+        """Whether this thread is in a call for messages, in `run` or in a step, and a signal's handler calls."""
+        return self._loop.is_in_call or is_inside(DedupConsumer.run, self)
 
     def _close(self, until: float) -> None:
         self._callback_errors.begin_close()

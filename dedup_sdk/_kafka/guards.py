@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from inspect import currentframe
 from threading import Condition, RLock, get_ident
@@ -368,9 +368,8 @@ class Interruption:
     """Whether an exception left partitions half way through a step (``happened``), and when maintenance is due.
 
     ``maintenance_at`` is in monotonic seconds; before it `DedupConsumer.poll` returns queued messages without any
-    other work. ``noted``: calls that came in the middle of a step, to be done before the next one. After an
-    interruption, until the partitions are reopened, asking for more completes nothing: it is not certain which messages
-    the application received.
+    other work. After an interruption, until the partitions are reopened, asking for more completes nothing: it is not
+    certain which messages the application received.
     """
 
     note: Callable[[], None]
@@ -379,7 +378,7 @@ class Interruption:
     def __init__(self) -> None:
         self.happened = False
         self.maintenance_at = 0.0
-        self.noted = deque[Callable[[], object]]()
+        self._noted = deque[Callable[[], object]]()
         # Not a Python function: the interpreter handles signals when one begins, and the flag would stay unset.
         self.note = partial(object.__setattr__, self, "happened", True)
 
@@ -389,11 +388,28 @@ class Interruption:
 
     def schedule_maintenance(self, at: float) -> None:
         """Schedule maintenance for the first call for messages from ``at`` on; if calls are noted, for the next one."""
-        self.maintenance_at = 0.0 if self.noted else at
+        self.maintenance_at = 0.0 if self._noted else at
 
     def request_maintenance(self) -> None:
         """Schedule maintenance for the next call for messages."""
         self.maintenance_at = 0.0
+
+    @property
+    def has_noted(self) -> bool:
+        """Whether calls are noted that came in the middle of a step."""
+        return bool(self._noted)
+
+    def note_call(self, call: Callable[[], object]) -> None:
+        """Note a call that came in the middle of a step, to be done before the next one."""
+        self._noted.append(call)
+        self.request_maintenance()
+
+    def take_noted(self) -> Callable[[], object] | None:
+        """Return the oldest noted call, and forget it; None if there is none."""
+        # Another thread may take the last one.
+        with suppress(IndexError):
+            return self._noted.popleft()
+        return None
 
     def run_step(self, step: Callable[..., Any], *arguments: Any) -> Any:
         """Run a step that changes partitions; if it raises, set the flag and raise.

@@ -273,7 +273,7 @@ class FetchLoop:
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
         """Complete delivered messages; do maintenance if it is due; deliver ready messages, or fetch a batch."""
         delivery, interruption = self._delivery, self._interruption
-        if interruption.noted:
+        if interruption.has_noted:
             self.do_noted()
         if self._early.batch.messages and (got := self._deliver_early(count, until, at_most)):
             return got
@@ -615,8 +615,7 @@ class FetchLoop:
         """
         if self._lock.is_mine:
             if self._lock.may_change(call.__name__.strip("_")):
-                self._interruption.noted.append(partial(call, *arguments, **named))
-                self._interruption.request_maintenance()
+                self._interruption.note_call(partial(call, *arguments, **named))
             return None
         self.do_noted()
         return call(*arguments, **named)
@@ -629,11 +628,8 @@ class FetchLoop:
 
     def do_noted(self) -> None:
         """Do the noted calls, which are older than the call that asks; their exceptions are those of callbacks."""
-        noted = self._interruption.noted
-        while noted:
-            # Another thread may have done it meanwhile.
-            with contextlib.suppress(IndexError):
-                self._callback_errors.run(noted.popleft())
+        while (call := self._interruption.take_noted()) is not None:
+            self._callback_errors.run(call)
 
     # --- messages one by one -------------------------------------------------------------------------------------
 
@@ -714,7 +710,7 @@ class FetchLoop:
                 return False
             partition, place = found
             gatekeeper = self._engine.gatekeeper
-            if gatekeeper is None or gatekeeper.holds(partition, place):
+            if in_step or gatekeeper is None or gatekeeper.holds(partition, place):
                 return True
             self._delivery.take_out(message)
             self._interruption.request_maintenance()

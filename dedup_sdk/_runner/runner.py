@@ -274,10 +274,9 @@ class Runner:
             self._session.wait(POLL_S)
         self._abandon(revoked)
 
-    def first_waiting(self, topic: str, partition: int) -> int | None:
-        """Return the lowest offset whose handler was never called, None if there is none; call with the lock held."""
-        waiting = (task.offset for task in self._tasks.of({(topic, partition)}) if not task.attempts)
-        return min(waiting, default=None)
+    def began(self, partitions: Collection[Coordinates]) -> set[int]:
+        """Return the offsets of messages whose handler was called, of partitions; call with the lock held."""
+        return {task.offset for task in self._tasks.of(partitions) if task.attempts}
 
     def withdraw(self, partitions: Collection[Coordinates]) -> set[int]:
         """Drop the tasks of partitions whose handlers were never called; return their offsets; with the lock held."""

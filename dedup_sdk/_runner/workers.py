@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
-from threading import Thread, current_thread
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Lock, Thread, current_thread
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Final
 
@@ -34,7 +35,10 @@ class Workers:
         # A dictionary, not a queue: an exception of a signal in the polling thread could lose a popped task. Finished
         # tasks stay here until they are acknowledged, and a restarted `finished` returns them again.
         self._finished: dict[Task, None] = {}
-        self._wakeup: SimpleQueue[None] = SimpleQueue()
+        # Free: a task has finished since the last look. No queue: before Python 3.13 its `get` waits for ever if a
+        # signal's handler took longer than the timeout. No `Event`: an exception of a signal could keep its lock.
+        self._wakeup = Lock()
+        self._wakeup.acquire()
         # Daemon threads: a handler that never returns must not keep the process alive.
         self._threads = [
             Thread(target=self._work, name=f"dedup-worker-{number}", daemon=True)
@@ -61,13 +65,9 @@ class Workers:
 
         Waits for one for at most ``timeout_s`` seconds, sometimes less.
         """
-        try:
-            if timeout_s > 0 and not self._finished:
-                self._wakeup.get(timeout=timeout_s)
-            while True:
-                self._wakeup.get_nowait()
-        except Empty:
-            return list(self._finished)
+        # Before the look: a task that finishes behind it frees the lock again.
+        self._wakeup.acquire(timeout=0 if self._finished else max(0.0, timeout_s))
+        return list(self._finished)
 
     def acknowledge(self, task: Task) -> bool:
         """Record that the outcome of a finished task was processed; False if it was recorded before."""
@@ -107,7 +107,9 @@ class Workers:
         if counts:
             # A withdrawn task is not reported: after an interruption it may still be among the tasks in flight.
             self._finished[task] = None
-            self._wakeup.put(None)
+            # It is free already.
+            with suppress(RuntimeError):
+                self._wakeup.release()
 
     def _handle(self, task: Task) -> None:
         try:

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._kafka.assignment_api import AssignmentApi
+from dedup_sdk._kafka.worker_session import WorkerSession
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, run_all, values, wait_for
 
@@ -253,6 +254,28 @@ def test_a_seek_below_the_position_skips_nothing_that_no_handler_had(make: Make,
     assert place.offset == 4
     assert sorted({*handled}) == list(range(20))
     assert handled == [0, 1, 2, 3, *range(2, 20)]
+
+
+def test_a_seek_to_the_position_is_no_move_for_a_message_on_its_way_to_a_worker(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the call that returned the message and the task that is made of it, no handler has the message."""
+    send(*map(str, range(6)))
+    consumer = make("orders")
+    handled: list[int] = []
+    seen: list[int] = []
+    is_delivered = WorkerSession.is_delivered
+
+    def late(session: WorkerSession, message: Any) -> bool:
+        if message.offset() == 3 and not seen:
+            [place] = consumer.position([TopicPartition("orders", 0)])
+            seen.append(place.offset)
+        return is_delivered(session, message)
+
+    monkeypatch.setattr(WorkerSession, "is_delivered", late)
+    run_all(consumer, lambda message: handled.append(message.offset()))
+    assert seen[0] <= 3
+    assert handled == list(range(6))
 
 
 def test_closing_a_consumer_at_work_ends_its_run(make: Make, send: Send) -> None:

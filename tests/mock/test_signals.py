@@ -91,3 +91,25 @@ def test_signals_at_any_time_cost_no_message(make: Make, send: Send, monkeypatch
 
     assert set(sent) - got == set()
     assert interruptions >= _LEAST
+
+
+@pytest.mark.parametrize("call", ["poll", "consume", "iterate", "run"])
+def test_a_signals_handler_that_closes_is_refused_wherever_the_loop_is(make: Make, call: str) -> None:
+    """The loop waits for messages inside the client, which cannot be closed under it."""
+    consumer = make("orders")
+    loops = {
+        "poll": lambda: consumer.poll(PATIENCE_S),
+        "consume": lambda: consumer.consume(5, PATIENCE_S),
+        "iterate": lambda: next(iter(consumer)),
+        "run": lambda: consumer.run(print),
+    }
+    before = signal.signal(signal.SIGALRM, lambda *_: consumer.close())
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(RuntimeError, match="call stop"):
+            loops[call]()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not consumer.health().closed
+    consumer.close()

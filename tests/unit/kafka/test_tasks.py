@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import signal
+import time
 from typing import Any, Literal
 
 import pytest
@@ -119,3 +121,18 @@ def test_what_was_withdrawn_and_not_removed_is_never_over() -> None:
     assert torn.withdraw()
     assert not torn.back_off()
     assert not torn.end()
+
+
+def test_a_signals_handler_that_takes_longer_than_the_wait_does_not_lengthen_it() -> None:
+    """The loop that waits for tasks serves the group in between: a wait without an end would end its membership."""
+    waiting = Workers(
+        lambda _: None, 1, Retries(attempts=1, on=Exception, wait_initial=0.01, wait_max=0.01), bool
+    )
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.3))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        assert waiting.finished(0.2) == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        waiting.close()
