@@ -121,18 +121,17 @@ class MessageBuffer:
                 self._taken.pop(at, None)
             self._returning = {place for place in self._returning if place[:2] not in gone}
 
-    def prune(self, is_held: Callable[[Message], bool]) -> list[Message]:
-        """Drop the queued messages that the consumer does not hold any more; return those that are out and not held.
+    def prune(self, is_held: Callable[[Message], bool], is_known: Callable[[Message], bool]) -> list[Message]:
+        """Drop the queued messages that are not held any more; return those that are out and not known any more.
 
-        Nothing is looked at if the oldest message is held.
+        Of each partition only the oldest is looked at, if that is all right.
         """
         with self._lock:
-            oldest = next(filter(_is_message, self._queued), None) or next(iter(self._out.values()), None)
-        if oldest is None or is_held(oldest):
-            return []
-        with self._lock:
-            self._queued = deque(each for each in self._queued if not _is_message(each) or is_held(each))
-            return [message for message in self._out.values() if not is_held(message)]
+            queued, out = list(filter(_is_message, self._queued)), list(self._out.values())
+        if not all(map(is_held, _oldest(queued))):
+            with self._lock:
+                self._queued = deque(each for each in self._queued if not _is_message(each) or is_held(each))
+        return [] if all(map(is_known, _oldest(out))) else [each for each in out if not is_known(each)]
 
     def set_aside(self, paused: Collection[Coordinates]) -> None:
         """Have the application take no message of these partitions until `bring_back`."""
@@ -284,6 +283,10 @@ class MessageBuffer:
 def coordinates_of(message: Any) -> Coordinates:
     """Return the topic and the partition of a message."""
     return message.topic(), message.partition()
+
+
+def _oldest(messages: list[Message]) -> Iterable[Message]:
+    return {coordinates_of(each): each for each in reversed(messages)}.values()
 
 
 def _is_message(item: Any) -> bool:

@@ -532,6 +532,7 @@ class AsyncDedupConsumer:
             if self._consumer.holds(message):
                 self._consumer.release(message)
         change()
+        self._owner.tell_withdrawn(self._buffer.out_of(partitions))
         self._buffer.forget(partitions)
 
     async def pause(self, partitions: list[TopicPartition]) -> None:
@@ -592,6 +593,7 @@ class AsyncDedupConsumer:
 
         The event loop goes on meanwhile. If the call is cancelled, that is raised when the consumer is closed.
         """
+        self._owner.refuse_in_callback()
         self._closed = True
         self._taker.close()
         await self._owner.end()

@@ -70,6 +70,8 @@ class Owner:
         self._withdraw: Callable[[list[Message]], None] | None = None
         self.assigns = False
         """Whether a callback runs that may set offsets by assigning."""
+        self._callback: asyncio.Task[Any] | None = None
+        """The task of the last callback."""
 
     # --- the loop's side -----------------------------------------------------------------------------------------
 
@@ -140,7 +142,18 @@ class Owner:
 
     def holds(self, message: Message) -> bool:
         """Whether the application may still have a message; on the thread."""
-        return not self._prunes or self._consumer.holds(message)
+        return self._is_certain and (not self._prunes or self._consumer.holds(message))
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether the consumer does not have to open its partitions again, by which all messages come again."""
+        return not self._consumer._interruption.happened  # noqa: SLF001 (no public call only looks)
+
+    def _knows(self, message: Message) -> bool:
+        """Whether a message that is out is in flight: `holds` would take it back where a shared memory doubts it."""
+        loop = self._consumer._loop  # noqa: SLF001 (as above)
+        with loop.exclusive(), loop.guarded_step():
+            return self._is_certain and loop.is_delivered(message)
 
     def verdict(self, message: Message) -> Verdict | None:
         """Return the verdict of a message; on the thread."""
@@ -168,6 +181,14 @@ class Owner:
         """Close and end the thread: the application has dropped its consumer."""
         self._abandoned = True
         self._wake.set()
+
+    def refuse_in_callback(self) -> None:
+        """Raise `RuntimeError` in a callback that is a coroutine function, which this thread waits for."""
+        if self._callback is not None and self._callback is asyncio.current_task():
+            raise RuntimeError(
+                "close() was called in a callback, and would wait for ever for the call that runs it; call stop() "
+                "there, and close() after your loop"
+            )
 
     async def end(self) -> None:
         """Pass on what has ended, close the consumer and end the thread.
@@ -242,8 +263,10 @@ class Owner:
                 self._turn()
                 self._serve_other()
             except BaseException as error:  # noqa: BLE001 (the application gets it)
+                if self._buffer.errors.kept is not None:
+                    # It may be one that comes with each turn.
+                    self._wake.wait(QUIET_S)
                 self._fail(error)
-                self._wake.wait(QUIET_S)
         self._serve()
 
     @property
@@ -297,10 +320,10 @@ class Owner:
             self._put([FAILURE])
 
     def _prune(self) -> None:
-        """After an error the consumer opens its partitions again: what it delivered before comes once more."""
-        if gone := self._buffer.prune(self.holds):
+        """Forget what comes again, e.g. after an error, by which the consumer has to open its partitions again."""
+        if gone := self._buffer.prune(self.holds, self._knows):
             self._buffer.give_up(gone)
-            self._tell_withdrawn(gone)
+            self.tell_withdrawn(gone)
 
     def _put(self, items: list[Any]) -> None:
         self._buffer.put(items)
@@ -315,6 +338,7 @@ class Owner:
                 result = call()
             except BaseException as error:  # noqa: BLE001 (whoever asked gets it)
                 self.answer(future, None, error)
+                self._prune()
             else:
                 self.answer(future, result)
         self._pass_on()
@@ -366,7 +390,7 @@ class Owner:
         buffer.take_back(partitions)
         buffer.forget(partitions)
         left = buffer.out_of(partitions)
-        self._tell_withdrawn(left)
+        self.tell_withdrawn(left)
         while (
             (left := buffer.out_of(partitions))
             and not self._closes
@@ -384,7 +408,8 @@ class Owner:
                 extra={"event": "handler-not-ended"},
             )  # fmt: skip
 
-    def _tell_withdrawn(self, messages: list[Message]) -> None:
+    def tell_withdrawn(self, messages: list[Message]) -> None:
+        """Have no handler begin with these messages, nor again; on the thread."""
         if messages and self._withdraw is not None:
             self.tell(self._withdraw, messages)
 
@@ -423,6 +448,7 @@ class Owner:
             return
 
         async def run() -> None:
+            self._callback = asyncio.current_task()
             await callback(*arguments)
 
         running = asyncio.run_coroutine_threadsafe(run(), self._event_loop)

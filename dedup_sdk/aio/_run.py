@@ -291,9 +291,17 @@ class AsyncRunner:
         self._waiting.clear()
 
     def _withdraw(self, messages: list[Message]) -> None:
-        """Forget messages that go, if their handler has not begun; the handlers that run may end."""
+        """Forget messages that go, if no handler runs with them; the handlers that run may end."""
         gone = [each for each in messages if self._waiting.pop(id(each), None) is not None]
+        going = set(map(id, messages))
+        for task in [each for each in self._pausing if id(self._running.get(each)) in going]:
+            task.cancel()
+            message = self._running.pop(task)
+            gone.append(message)
+            self._follow(message)
         self._buffer.give_up(gone)
+        self._fill()
+        self._changed.set()
         if self._is_full:
             self._taker.notify()
 

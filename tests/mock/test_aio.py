@@ -682,6 +682,26 @@ def test_a_callback_that_hangs_has_a_deadline(run: Any, consumer_of: Open, send:
     assert cancelled == [1]
 
 
+@pytest.mark.parametrize("event", ["on_assign", "on_revoke"])
+def test_close_in_a_callback_is_refused_at_once(run: Any, consumer_of: Open, send: Send, event: str) -> None:
+    """It would wait for the thread, which waits for the callback."""
+    send("a")
+    refused: list[str] = []
+
+    async def close(consumer: AsyncDedupConsumer, _: object) -> None:
+        with pytest.raises(RuntimeError, match="in a callback") as caught:
+            await consumer.close()
+        refused.append(str(caught.value))
+
+    async def main() -> None:
+        async with consumer_of() as consumer:
+            await consumer.subscribe(["orders"], **{event: close})
+            assert values([await consumer.poll()]) == ["a"]
+
+    run(main())
+    assert len(refused) == 1
+
+
 def test_a_loop_that_stands_still_keeps_its_partitions(run: Any, consumer_of: Open, send: Send) -> None:
     """The group hears from the thread: longer than the session, and longer than ``max.poll.interval.ms``."""
     send("a", "b")

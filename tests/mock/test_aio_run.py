@@ -1,0 +1,130 @@
+"""What a run does with messages that go, that come again, and that wait for another attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk.shared import Shared
+from tests.mock.conftest import SHARED_GROUP
+from tests.support.consuming import PATIENCE_S, values
+from tests.support.shared_memory import Watched
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from tests.mock.conftest import Open, Send
+
+
+def test_only_running_handlers_go_on_with_a_partition_that_was_given_up(
+    run: Any, consumer_of: Open, send: Send
+) -> None:
+    """What waits in the run comes with the next assignment, though messages of another partition wait before it."""
+    send(*(f"a{number}" for number in range(200)), topic="pairs")
+    send(*(f"b{number}" for number in range(2_000)), topic="pairs", partition=1)
+    first, second = TopicPartition("pairs", 0, 0), TopicPartition("pairs", 1, 0)
+    handled: Counter[str] = Counter()
+
+    async def main() -> None:
+        async with consumer_of(idle_timeout=1) as consumer:
+            await consumer.incremental_assign([first, second])
+
+            async def handle(message: Message) -> None:
+                await asyncio.sleep(0.002)
+                handled.update(values([message]))
+
+            running = asyncio.create_task(consumer.run(handle, concurrency=5))
+            while sum(each[0] == "a" for each in handled) < 20:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            await consumer.incremental_unassign([TopicPartition("pairs", 0)])
+            before = sum(each[0] == "a" for each in handled)
+            await asyncio.sleep(0.3)
+            assert sum(each[0] == "a" for each in handled) <= before + 5
+            await consumer.incremental_assign([TopicPartition("pairs", 0)])
+            await running
+
+    run(main())
+    assert len(handled) == 2_200
+    assert handled.total() <= 2_250
+
+
+def test_after_an_error_only_running_handlers_go_on(run: Any, consumer_of: Open, send: Send) -> None:
+    """The consumer has to open its partitions again: all that waits comes again, and is not handled before."""
+    for partition in range(2):
+        send(*(f"{partition}-{number}" for number in range(300)), topic="pairs", partition=partition)
+    handled: Counter[str] = Counter()
+
+    async def main() -> None:
+        async with consumer_of("pairs", idle_timeout=1) as consumer:
+
+            async def handle(message: Message) -> None:
+                await asyncio.sleep(0.002)
+                handled.update(values([message]))
+                if len(handled) == 50:
+                    with pytest.raises(ValueError, match="mutually exclusive"):
+                        await consumer.commit(message, [TopicPartition("pairs", 0, 1)])
+
+            await consumer.run(handle, concurrency=5)
+
+    run(main())
+    assert len(handled) == 600
+    assert handled.total() <= 610
+
+
+def test_a_shared_memory_that_is_away_takes_no_message_from_its_handler(
+    run: Any, consumer_of: Open, send: Send
+) -> None:
+    """For longer than a lease; nobody else asks for it."""
+    send("a", "b")
+    store, handled = Watched(), list[str]()
+
+    async def main() -> None:
+        shared = Shared(store, scope="global", lease=1.0)
+        async with consumer_of("orders", shared=shared, idle_timeout=1) as consumer:
+
+            async def handle(message: Message) -> None:
+                handled.extend(values([message]))
+                if handled == ["a"]:
+                    store.away = True
+                    await asyncio.sleep(2)
+                    store.away = False
+                    await asyncio.sleep(0.5)
+
+            await consumer.run(handle, concurrency=1)
+
+    run(main())
+    assert handled == ["a", "b"]
+
+
+def test_a_rebalance_does_not_wait_for_another_attempt(run: Any, consumer_of: Open, send: Send) -> None:
+    """The next owner gets the message; the run goes on with what it keeps."""
+    send("a", topic="pairs")
+    send("b", topic="pairs", partition=1)
+    attempted: list[str] = []
+
+    async def handle(message: Message) -> None:
+        attempted.extend(values([message]))
+        raise OSError("away")
+
+    async def main() -> None:
+        async with consumer_of("pairs", config=SHARED_GROUP) as consumer:
+            running = asyncio.create_task(
+                consumer.run(
+                    handle, on_error="retry", attempts=None, wait_initial=PATIENCE_S, wait_max=PATIENCE_S
+                )
+            )
+            while len(attempted) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            async with consumer_of("pairs", config=SHARED_GROUP) as other:
+                message = await other.poll(PATIENCE_S / 2)
+                assert message is not None
+                assert not running.done()
+                assert consumer.counters.abandoned == 0
+            consumer.stop()
+            await running
+
+    run(main())
