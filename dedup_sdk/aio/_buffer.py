@@ -43,7 +43,7 @@ class End(Enum):
     RELEASED = "released"
 
 
-FAILURE: Final = object()
+_FAILURE: Final = object()
 """The place, among the messages, of the error that is kept."""
 
 
@@ -53,7 +53,7 @@ class MessageBuffer:
     def __init__(self) -> None:
         self._lock = RLock()  # an iterator may be dropped, and so end a message, in the middle of a step
         self._queued: deque[Any] = deque()
-        """Messages, events of the client, and `FAILURE`."""
+        """Messages, events of the client, and `_FAILURE`."""
         self.errors = CallbackErrors()
         """The first error that the application has not taken; until then nothing more is fetched for it."""
         self._last: list[Message] = []
@@ -99,6 +99,15 @@ class MessageBuffer:
                 first += self._take_out(set(map(coordinates_of, first)))
                 self._queued.extendleft(sorted(first, key=lambda each: each.offset() or 0, reverse=True))
             self._queued.extend(items)
+
+    def fail(self, error: BaseException) -> None:
+        """Queue an error; while another one waits, log it."""
+        if self.errors.kept is not None:
+            self.errors.keep(error)
+        with self._lock:
+            if self.errors.kept in (None, error):
+                self.errors.kept = error
+                self._queued.append(_FAILURE)
 
     def _returns(self, item: Any) -> bool:
         if not _is_message(item):
@@ -185,7 +194,7 @@ class MessageBuffer:
             queued, taken = self._queued, list[Message]()
             while queued and len(taken) < count:
                 item = queued.popleft()
-                if item is not FAILURE:
+                if item is not _FAILURE:
                     taken.append(item)
                 elif taken:
                     queued.appendleft(item)
@@ -290,4 +299,4 @@ def _oldest(messages: list[Message]) -> Iterable[Message]:
 
 
 def _is_message(item: Any) -> bool:
-    return item is not FAILURE and item.error() is None
+    return item is not _FAILURE and item.error() is None

@@ -21,7 +21,7 @@ from confluent_kafka import Message
 from dedup_sdk._kafka.consumer import DedupConsumer
 from dedup_sdk._observe import Counters
 from dedup_sdk._record import Verdict
-from dedup_sdk.aio._buffer import FAILURE, Coordinates, End, MessageBuffer
+from dedup_sdk.aio._buffer import Coordinates, End, MessageBuffer
 
 T = TypeVar("T")
 
@@ -315,9 +315,8 @@ class Owner:
 
     def _fail(self, error: BaseException) -> None:
         """Have the application get an error behind what is queued; while another one waits, log it."""
-        self._buffer.errors.keep(error)
-        if self._buffer.errors.kept is error:
-            self._put([FAILURE])
+        self._buffer.fail(error)
+        self.tell(self._notify)
 
     def _prune(self) -> None:
         """Forget what comes again, e.g. after an error, by which the consumer has to open its partitions again."""

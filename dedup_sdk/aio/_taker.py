@@ -66,7 +66,7 @@ class Taker:
         a cancelled call has taken none.
         """
         self._begin()
-        self._interrupted, self.iterates, self._asks = False, False, True
+        self.iterates, self._interrupted, self._asks = False, False, True
         try:
             if self.buffer.has_last:
                 self.end_last()
@@ -93,17 +93,18 @@ class Taker:
     def _begin(self) -> None:
         """Refuse a second task: it would complete what the first one is handling."""
         task, before = asyncio.current_task(), self._task
-        if task is not before:
-            is_handling = self.buffer.has_last and before is not None and not before.done()
-            if (
-                self._asks
-                or self.runner not in (None, task)
-                or (is_handling and (self.iterates or not self.may_end))
-            ):
-                raise RuntimeError(_TWO_TASKS)
+        is_other = task is not before
+        is_handling = is_other and self.buffer.has_last and before is not None and not before.done()
+        if (
+            self.runner not in (None, task)
+            or (is_other and self._asks)
+            or (is_handling and (self.iterates or not self.may_end))
+        ):
+            raise RuntimeError(_TWO_TASKS)
+        if is_other:
             self.end_last()
+            self._task = task
             _ASKER.set(task)
-        self._task = task
 
     @property
     def may_end(self) -> bool:
