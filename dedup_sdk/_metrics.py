@@ -169,7 +169,7 @@ VERDICTS: Final[Mapping[VerdictKind, tuple[str, str]]] = {
 OF_PARTITIONS: Final = (
     Metric(
         name="delivered", kind="counter", labels=_PLACE,
-        meaning="messages that `poll`, `consume` or iteration returned, or that left `run` after their handler was called",
+        meaning="messages that `poll`, `consume` or iteration returned, or that left `run` after a handler had them",
         advice="normal work",
     ),
     Metric(

@@ -214,10 +214,10 @@ class Counters:
 
     ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. A message is judged
     before your program gets it, so that one which waits for your next call is counted there already. ``delivered``
-    counts messages that `poll`, `consume` or an iteration returned, or that left `run` after their handler was called. A
-    released message is delivered once more. Its sum over the lives of a
-    consumer is the number of deliveries. ``events`` and ``shared`` have the partition events and the totals of a shared
-    memory, by name; they and ``reasons`` have only the names that were counted, `as_dict` has all.
+    counts messages that `poll`, `consume` or an iteration returned, or that left `run` after a handler had them. A
+    released message is delivered once more. The sum over the lives of a consumer is the number of deliveries.
+    ``events`` and ``shared`` have the partition events and the totals of a shared memory, by name; they and
+    ``reasons`` have only the names that were counted, `as_dict` has all.
     """
 
     stale: int = 0

@@ -358,6 +358,11 @@ class CallbackErrors:
                 # Else its traceback would hold it, and handles of a store in its frames, until a collection.
                 del kept
 
+    def take(self) -> BaseException | None:
+        """Return the kept exception, and forget it; None if there is none."""
+        kept, self.kept = self.kept, None
+        return kept
+
     @staticmethod
     def was_kept(error: BaseException) -> bool:
         """Whether `raise_kept` raised this exception: between two steps, so that no message is between two places."""

@@ -99,9 +99,10 @@ class Workers:
         try:
             self._handle(task)
         except BaseException as error:  # noqa: BLE001 (the polling thread handles it)
-            if self._ends_all(error):
-                self.halt()
             counts = task.end(error)
+            # Not for a task that was withdrawn meanwhile: its error is nobody's, and the run goes on.
+            if counts and self._ends_all(error):
+                self.halt()
         else:
             counts = task.end()
         if counts:

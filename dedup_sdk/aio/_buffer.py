@@ -82,6 +82,14 @@ class MessageBuffer:
         """Whether the application has messages that end by calls for them, or such ends are to be passed on."""
         return bool(self._out or self._completed or self._others)
 
+    def close(self) -> None:
+        """Note that the consumer closes: what is queued is not for the application any more."""
+        self.is_closed = True
+
+    def note_released(self, *, released: bool) -> None:
+        """Note whether the application has to wait for released messages, which come again."""
+        self.is_released = released
+
     @property
     def returning(self) -> int:
         """How many released messages are to come again."""
@@ -106,7 +114,8 @@ class MessageBuffer:
             self.errors.keep(error)
         with self._lock:
             if self.errors.kept in (None, error):
-                self.errors.kept = error
+                if self.errors.kept is None:
+                    self.errors.keep(error)
                 self._queued.append(_FAILURE)
 
     def _returns(self, item: Any) -> bool:

@@ -280,15 +280,14 @@ class AsyncDedupConsumer:
             letters=letters,
             deadline_s=self._deadline_s,
         )
-        self._taker.runner = asyncio.current_task()
+        self._taker.begin_run()
         try:
             if letters is not None:
                 await letters.open()
             with self._stop_on_sigterm():
                 await runner.run()
         finally:
-            self._taker.runner = None
-            self._taker.begin_again()
+            self._taker.end_run()
             if letters is not None:
                 await letters.close()
 

@@ -105,9 +105,7 @@ class Owner:
 
     def refusal(self) -> BaseException:
         """Return what a call after the end raises: once the error that the application has not got."""
-        errors = self._buffer.errors
-        error, errors.kept = errors.kept, None
-        return error or RuntimeError(CLOSED)
+        return self._buffer.errors.take() or RuntimeError(CLOSED)
 
     def ask(self) -> None:
         """Have the thread fetch from here on, and at once."""
@@ -214,13 +212,12 @@ class Owner:
                 cancelled = error
         if cancelled is not None:
             # The error of the end, if there is one, is not the caller's any more.
-            if errors.kept is not None:
+            if (failed := errors.take()) is not None:
                 logger.error(
                     "closing failed, after a cancellation",
-                    exc_info=errors.kept,
+                    exc_info=failed,
                     extra={"event": "async-close-failed"},
                 )
-                errors.kept = None
             raise cancelled
         errors.raise_kept()
 
@@ -247,7 +244,8 @@ class Owner:
 
     def _close(self) -> None:
         # Nobody ends messages any more: no rebalance has to wait for that.
-        self._closes = self._buffer.is_closed = True
+        self._closes = True
+        self._buffer.close()
         self._consumer.close()
 
     def _take_turns(self) -> None:

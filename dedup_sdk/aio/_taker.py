@@ -120,13 +120,13 @@ class Taker:
 
     async def _until_back(self) -> None:
         """Wait until released messages are queued again, before all others, if they can come at once."""
-        self.buffer.is_released = False
+        self.buffer.note_released(released=False)
         try:
             # A turn of the thread begins with what was ended and with requests, then it fetches.
             for _ in range(2):
                 await self._owner.flush()
         except BaseException:
-            self.buffer.is_released = True
+            self.buffer.note_released(released=True)
             raise
 
     async def _wait_for(self, enough: int, until: float) -> None:
@@ -185,9 +185,18 @@ class Taker:
         """Forget `stop`: what was to end has ended."""
         self.is_stopped = False
 
+    def begin_run(self) -> None:
+        """Have this task alone ask, until `end_run`."""
+        self.runner = asyncio.current_task()
+
+    def end_run(self) -> None:
+        """Let other tasks ask again."""
+        self.runner = None
+        self.begin_again()
+
     def close(self) -> None:
         """Have all calls raise, also one that waits."""
-        self.buffer.is_closed = True
+        self.buffer.close()
         self.notify()
 
     @staticmethod

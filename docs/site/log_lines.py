@@ -401,7 +401,7 @@ LINES: Final[dict[str, list[Line]]] = {
     ],
     "Handlers": [
         Line(
-            "_runner/runner.py", "handler-failed",
+            "_runner/dead_letters.py", "handler-failed",
             "A handler raised in all of its attempts, and the message goes to the dead letters. Correct the cause, "
             "then [redrive](handlers.md) it.",
         ),
@@ -451,11 +451,6 @@ LINES: Final[dict[str, list[Line]]] = {
             "aio/_run.py", "handler-ignored-cancellation",
             "A handler went on for half of `revoke_deadline` after its cancellation. Let it end by "
             "`asyncio.CancelledError`.",
-        ),
-        Line(
-            "aio/_run.py", "handler-failed",
-            "A handler raised in all of its attempts, and the message goes to the dead letters. Correct the cause, "
-            "then [redrive](handlers.md) it.",
         ),
     ],
     "Shared memory": [

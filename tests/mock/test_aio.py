@@ -19,6 +19,7 @@ from dedup_sdk import MemoryStore, PartitionEvent, VerdictEvent
 from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.errors import ConfigurationError
 from tests.mock.conftest import QUICK_CLIENT, SHARED_GROUP
+from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, lookup, make_consumer, values
 from tests.support.forking import in_a_child
 
@@ -627,10 +628,10 @@ def test_a_dropped_consumer_is_closed_whatever_fails(run: Any, kafka: MockKafka,
         config = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0}
         consumer = AsyncDedupConsumer(config, dedup=lookup(), store=memory)
         await consumer.subscribe(["orders"])
-        inside = consumer._consumer
+        inner = inside.consumer_of(consumer)
         del consumer
         await _until(_no_thread_is_left)
-        assert inside.health().closed
+        assert inner.health().closed
 
     run(main())
 

@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from dedup_sdk._kafka.client import MetadataRequests
     from dedup_sdk._kafka.delivery import Fetcher
     from dedup_sdk._kafka.guards import ClientLock
+    from dedup_sdk.aio import AsyncDedupConsumer
 
 _ENTERED_S = 60.0
+
+
+def consumer_of(consumer: AsyncDedupConsumer) -> DedupConsumer:
+    """Return the synchronous consumer, which outlives an asynchronous one that is dropped."""
+    inner: DedupConsumer = consumer._consumer
+    return inner
 
 
 def metadata_requests(consumer: DedupConsumer) -> MetadataRequests:

@@ -136,3 +136,25 @@ def test_a_signals_handler_that_takes_longer_than_the_wait_does_not_lengthen_it(
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         waiting.close()
+
+
+def test_the_error_of_a_task_that_was_withdrawn_meanwhile_ends_nothing() -> None:
+    """Its message comes again, e.g. after a seek; workers that let no task begin would wait for ever."""
+    called: list[Any] = []
+    torn, other = task(0), task(1)
+
+    def handle(message: Any) -> None:
+        called.append(message)
+        if message is torn.message:
+            # As between two attempts, in which the task may be withdrawn.
+            assert torn.back_off()
+            assert torn.withdraw()
+            raise ValueError
+
+    retries = Retries(attempts=1, on=Exception, wait_initial=0.01, wait_max=0.01)
+    workers = Workers(handle, 1, retries, lambda _: True)
+    workers.put(torn)
+    workers.put(other)
+    workers.close()
+    workers.join(5.0)
+    assert called == [torn.message, other.message]
