@@ -62,7 +62,7 @@ def test_at_most_five_lines_have_metrics_readiness_and_traces(
     assert sorted(stage.handled) == sorted(set(SENT))
     assert seen["readyz"] == (200, "ok\n")
     assert (
-        'dedup_records_total{group="reader-1",partition="0",reason="",topic="orders",verdict="fresh"}'
+        'dedup_records_total{group="reader-1",topic="orders",partition="0",verdict="fresh",reason=""}'
         in (seen["metrics"][1])
     )
     assert [span.name for span in exporter.get_finished_spans()] == ["process orders"] * len(set(SENT))

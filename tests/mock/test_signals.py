@@ -13,6 +13,8 @@ from tests.support.consuming import PATIENCE_S, values
 from tests.support.interrupting import Interrupted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.mock.conftest import Make, Send
 
 
@@ -97,7 +99,7 @@ def test_signals_at_any_time_cost_no_message(make: Make, send: Send, monkeypatch
 def test_a_signals_handler_that_closes_is_refused_wherever_the_loop_is(make: Make, call: str) -> None:
     """The loop waits for messages inside the client, which cannot be closed under it."""
     consumer = make("orders")
-    loops = {
+    loops: dict[str, Callable[[], object]] = {
         "poll": lambda: consumer.poll(PATIENCE_S),
         "consume": lambda: consumer.consume(5, PATIENCE_S),
         "iterate": lambda: next(iter(consumer)),
