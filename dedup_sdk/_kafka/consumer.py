@@ -507,7 +507,7 @@ class DedupConsumer(Consumer):
     def once(self, message: Message) -> Iterator[Message]:
         """Complete a message at the end of the block; if the block raises, release it, and let the exception go on.
 
-        A note at the exception names topic, partition, offset and attempt.
+        A note at the exception names topic, partition, offset and attempt. From any thread.
         The block always runs: if messages wait in a queue of yours, ask `holds` first.
         """
         _refuse_other(message)
@@ -552,7 +552,7 @@ class DedupConsumer(Consumer):
         offsets: list[TopicPartition] | None = None,
         asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
     ) -> list[TopicPartition] | None:
-        """Commit completed messages, with metadata; never past an unfinished message, never backwards.
+        """Commit completed messages, with metadata; never past an unfinished message, never backwards. From any thread.
 
         First it completes the messages that you got: those of the message's partition up to this message, those below
         the given offsets, or all (with ``enable.auto.offset.store=false`` only those that you name; with
@@ -597,7 +597,10 @@ class DedupConsumer(Consumer):
     def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> None:
-        """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
+        """Complete the messages that you got up to a message, or below offsets; the next commit includes them.
+
+        From any thread.
+        """
         self._access.check_open()
         below = _below(message, offsets)
         if below is None:
@@ -609,6 +612,7 @@ class DedupConsumer(Consumer):
     def consumer_group_metadata(self) -> Any:
         """Return the metadata with which a transactional producer commits offsets; that completes no message here.
 
+        From any thread.
         Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so after
         a restart messages that depend on older IDs are unverified.
         """
@@ -717,6 +721,7 @@ class DedupConsumer(Consumer):
     ) -> None:
         """Subscribe as the plain client does; callbacks get this consumer and may set offsets and call `assign`.
 
+        From any thread but one that a callback of yours waits for, as all calls that change what is assigned.
         Your callbacks run before the consumer's own work. Their exceptions are raised by the `poll`, `consume` or
         `close` that ran them, and cost no message. Do no slow work in them: the group waits. ``on_revoke`` may wait for
         threads of yours: messages that they `complete` meanwhile are committed, and their `commit` goes out after the
@@ -738,29 +743,33 @@ class DedupConsumer(Consumer):
     def unsubscribe(self) -> None:
         """Leave the group; the messages of the last call come again to the next owner of their partition.
 
+        From any thread, as `subscribe`.
         The partitions are revoked, and `on_revoke` is called, with the next `poll` or `consume`. Partitions that you
         assigned by hand stay, as with the plain client.
         """
         self._loop.do_or_note(self._assignment.unsubscribe)
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
+        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets. From any thread."""
         self._loop.do_or_note(self._assignment.assign, _partitions(partitions))
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
+        """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`. From any thread."""
         self._loop.do_or_note(self._assignment.incremental_assign, _partitions(partitions))
 
     def unassign(self) -> None:
-        """Let all partitions go: completed work is written and committed. Inside ``on_assign`` as `assign` of none."""
+        """Let all partitions go: completed work is written and committed. From any thread.
+
+        Inside ``on_assign`` as `assign` of none.
+        """
         self._loop.do_or_note(self._assignment.unassign)
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
-        """Let these partitions go: completed work is written and committed."""
+        """Let these partitions go: completed work is written and committed. From any thread."""
         self._loop.do_or_note(self._assignment.incremental_unassign, _partitions(partitions))
 
     def seek(self, partition: TopicPartition) -> None:
-        """Read a partition from another offset on.
+        """Read a partition from another offset on. From any thread.
 
         Messages below the target that you got are completed (not with ``completion="explicit"``), the others are
         forgotten. A seek forward begins the group's history anew at the target. After a seek backward, completed
@@ -776,7 +785,7 @@ class DedupConsumer(Consumer):
         self._loop.do_or_note(self._assignment.seek, partition)
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return, for each partition, the offset after the last message that was delivered or hidden.
+        """Return, for each partition, the offset after the last message that was delivered or hidden. From any thread.
 
         While a message was released, or waits for a worker of `run`: the lowest offset of these messages. In a signal
         handler that interrupted another call: the offset below which all is completed.
@@ -794,7 +803,10 @@ class DedupConsumer(Consumer):
     # --- verdicts, counters, status --------------------------------------------------------------------------------
 
     def verdict(self, message: Message) -> Verdict | None:
-        """Return the verdict of a message that you got, by its topic, partition and offset; None if it is forgotten."""
+        """Return the verdict of a message that you got, by its topic, partition and offset; None if it is forgotten.
+
+        From any thread.
+        """
         _refuse_other(message)
         return self._loop.verdict(message)
 
@@ -860,11 +872,12 @@ class DedupConsumer(Consumer):
     def close(self) -> None:
         """Release the messages of the last call, write and commit completed ones, leave; harmless if repeated.
 
-        With ``enable.auto.commit=false`` only hidden records behind your commits are committed. All of it together
-        (running handlers, the commit, the group, the stores, the client) takes ``revoke_deadline`` seconds at most: no
-        step waits for a handler, broker or coordinator for more than half of the time that is left. Not in that sum:
-        your own callbacks, and a commit of a coordinator that falls silent at that moment, for which the client has no
-        time limit. What does not fit is given up, and comes again. Calls in your callbacks that would change the
+        From any thread, but not in a callback, nor in a signal handler that interrupted a call for messages. With
+        ``enable.auto.commit=false`` only hidden records behind your commits are committed. All of it together (running
+        handlers, the commit, the group, the stores, the client) takes ``revoke_deadline`` seconds at most: no step
+        waits for a handler, broker or coordinator for more than half of the time that is left. Not in that sum: your
+        own callbacks, and a commit of a coordinator that falls silent at that moment, for which the client has no time
+        limit. What does not fit is given up, and comes again. Calls in your callbacks that would change the
         subscription or the assignment meanwhile have no effect; each is logged. Exceptions of your rebalance callbacks
         and of ``on_commit`` are raised at the end, those of ``error_cb`` and other events are logged.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -151,6 +152,18 @@ class Loop:
                 self.began.set()
         except RuntimeError as error:
             assert "closed" in str(error)  # noqa: PT017 - it is the end of this thread
+
+
+def test_each_method_says_whether_any_thread_may_call_it() -> None:
+    """But for those that belong to the loop, and are refused beside it."""
+    of_the_loop = {"consume", "poll", "run", "stop_on_signals"}
+    silent = {name for name in CALLS if not re.search("any thread|another thread", text_of(name))}
+    assert silent == of_the_loop
+
+
+def text_of(name: str) -> str:
+    """Return the docstring of a public name, in one line."""
+    return " ".join(str(getattr(DedupConsumer, name).__doc__).split())
 
 
 def test_every_public_method_answers_beside_a_quiet_loop(world: World) -> None:
