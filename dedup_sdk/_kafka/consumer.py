@@ -427,6 +427,7 @@ class DedupConsumer(Consumer):
 
     def _work(self, runner: Runner, session: WorkerSession) -> None:
         """Run a runner in its session; `stop` and `release` know of it meanwhile."""
+        self._callback_errors.begin()
         try:
             self._make_current(runner)
             session.begin(runner)
@@ -434,7 +435,7 @@ class DedupConsumer(Consumer):
                 runner.stop()
             runner.run()
         except BaseException as error:
-            if self._runner is runner and not self._callback_errors.was_kept(error):
+            if self._runner is runner and not self._callback_errors.has_raised(error):
                 # Messages may be between two places.
                 self._interruption.note()
             raise
@@ -735,10 +736,13 @@ class DedupConsumer(Consumer):
             # The client ends the whole process for some of these.
             if not isinstance(each, str) or any("\ud800" <= character <= "\udfff" for character in each):
                 raise TypeError(f"topics={shown(given)}: {shown(each)} is not a topic's name; give text")
+        self._loop.do_or_note(self._subscribe, topics, on_assign, on_revoke, on_lost)
+
+    def _subscribe(self, topics: list[str], *callbacks: RebalanceCallback | None) -> None:
         try:
-            self._loop.do_or_note(self._assignment.subscribe, topics, on_assign, on_revoke, on_lost)
+            self._assignment.subscribe(topics, *callbacks)
         except KafkaException as error:
-            raise _refused_topics(error, given) from None
+            raise _refused_topics(error, topics) from None
 
     def unsubscribe(self) -> None:
         """Leave the group; the messages of the last call come again to the next owner of their partition.

@@ -43,8 +43,6 @@ _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 """Client callbacks that run inside ``poll`` and return nothing that the client uses.
 
 Not ``oauth_cb``: it runs on a thread of the client, which takes an exception for "no token", and asks again."""
-_WAS_KEPT: Final = "_dedup_was_kept"
-"""The attribute of an exception that `CallbackErrors.raise_kept` has raised."""
 
 
 def _nothing() -> None:
@@ -282,6 +280,8 @@ class CallbackErrors:
 
     def __init__(self) -> None:
         self.kept: BaseException | None = None
+        self._raised = 0
+        """The `id` of the exception that `raise_kept` raised last; the exception itself would hold its frames."""
         self._closing = False
 
     def run(self, callback: Callable[..., Any], *arguments: Any) -> None:
@@ -351,7 +351,7 @@ class CallbackErrors:
         """Raise the kept exception, once, if it is of this kind."""
         if isinstance(self.kept, kind):
             kept, self.kept = self.kept, None
-            vars(kept)[_WAS_KEPT] = True
+            self._raised = id(kept)
             try:
                 raise kept
             finally:
@@ -363,10 +363,13 @@ class CallbackErrors:
         kept, self.kept = self.kept, None
         return kept
 
-    @staticmethod
-    def was_kept(error: BaseException) -> bool:
-        """Whether `raise_kept` raised this exception: between two steps, so that no message is between two places."""
-        return _WAS_KEPT in vars(error)
+    def begin(self) -> None:
+        """Forget which exception was raised last: the application may raise the same object again."""
+        self._raised = 0
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether `raise_kept` raised this exception since `begin`: between two steps, each message has a place."""
+        return self._raised == id(error)
 
 
 class Interruption:

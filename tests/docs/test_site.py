@@ -54,6 +54,7 @@ def test_no_signature_on_the_site_has_a_private_name() -> None:
     }
     assert ("dedup_sdk.DedupConsumer.__init__", "Recovery()") in defaults
     assert sorted(each for each in defaults if re.match(r"_[A-Za-z]", each[1])) == []
+    assert ("dedup_sdk.aio.AsyncDedupConsumer.__init__", "Recovery()") in defaults
 
 
 def test_the_navigation_has_every_page_once() -> None:

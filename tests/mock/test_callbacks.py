@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import PartitionEvent
+from dedup_sdk._kafka.worker_session import WorkerSession
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import (
     PATIENCE_S,
@@ -19,6 +20,7 @@ from tests.support.consuming import (
     committed_metadata,
     poll_quiet,
     poll_some,
+    run_all,
     values,
 )
 
@@ -208,6 +210,42 @@ def test_an_exception_of_a_callback_while_handlers_are_waited_for_abandons_none(
     assert consumer.counters.abandoned == 0
     with suppress(CallbackError):
         consumer.close()
+
+
+def test_an_exception_object_of_a_callback_that_strikes_again_is_an_interruption(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback raised the same object before, between two steps; now a message is on its way to a worker."""
+    same, raising = CallbackError(), ["first"]
+    is_delivered = WorkerSession.is_delivered
+
+    def told(_: str) -> None:
+        if raising == ["first"]:
+            raising.clear()
+            raise same
+
+    def struck(session: WorkerSession, message: Any) -> bool:
+        if raising == ["second"]:
+            raising.clear()
+            raise same
+        return is_delivered(session, message)
+
+    monkeypatch.setattr(WorkerSession, "is_delivered", struck)
+    send(*MANY)
+    consumer = make("orders", config={"stats_cb": told, "statistics.interval.ms": 1})
+    handled: list[str] = []
+
+    def handle(message: Any) -> None:
+        handled.append(message.value().decode())
+        time.sleep(0.001)
+
+    with pytest.raises(CallbackError):
+        consumer.run(handle)
+    raising.append("second")
+    with pytest.raises(CallbackError):
+        consumer.run(handle)
+    run_all(consumer, handle)
+    assert sorted({*handled}) == sorted(MANY)
 
 
 def test_callbacks_get_this_consumer_and_their_partitions(make: Make, send: Send) -> None:
