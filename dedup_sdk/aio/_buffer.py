@@ -145,7 +145,8 @@ class MessageBuffer:
         Of each partition only the oldest is looked at, if that is all right.
         """
         with self._lock:
-            queued, out = list(filter(_is_message, self._queued)), list(self._out.values())
+            queued, out = list(self._queued), list(self._out.values())
+        queued = [each for each in queued if each is not _FAILURE and each.error() is None]
         if not all(map(is_held, _oldest(queued))):
             with self._lock:
                 self._queued = deque(each for each in self._queued if not _is_message(each) or is_held(each))
@@ -304,7 +305,9 @@ def coordinates_of(message: Any) -> Coordinates:
 
 
 def _oldest(messages: list[Message]) -> Iterable[Message]:
-    return {coordinates_of(each): each for each in reversed(messages)}.values()
+    return {
+        (each.topic(), each.partition()): each for each in reversed(messages)
+    }.values()  # a call less for each
 
 
 def _is_message(item: Any) -> bool:
