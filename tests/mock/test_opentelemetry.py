@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Message
-from opentelemetry import baggage, trace
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.propagators.textmap import default_getter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, ParentBased, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dedup_adapters.opentelemetry import DedupInstruments, Tracing
 from dedup_sdk import METRICS, MemoryStore
@@ -318,6 +320,50 @@ def test_a_span_has_the_names_of_the_conventions(kafka: MockKafka, make: Make) -
     assert [span.status.status_code for span in spans.ended[:2]] == [StatusCode.UNSET, StatusCode.ERROR]
     assert spans.ended[2].parent is None
     assert "secret" not in "".join(span.to_json() for span in spans.ended)
+
+
+def test_a_sampler_knows_the_verdict(kafka: MockKafka, make: Make) -> None:
+    """Of a message whose producer was sampled: all attributes are there when the span begins."""
+    asked: list[dict[str, object]] = []
+
+    class Asked(Sampler):
+        def should_sample(self, *arguments: Any, **_: object) -> SamplingResult:
+            asked.append(dict(arguments[4]))
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, arguments[4])
+
+        def get_description(self) -> str:
+            return "asked"
+
+    produce(kafka.bootstrap, "orders", [traced(0, 0)])
+    consumer, provider = make("orders"), TracerProvider(sampler=Asked(), shutdown_on_exit=False)
+    [message] = poll_some(consumer, 1)
+    with Tracing(consumer, tracer_provider=provider).span(message):
+        pass
+    [attributes] = asked
+    assert (attributes["dedup.verdict"], attributes["dedup.attempt"]) == ("fresh", 1)
+
+
+def test_a_propagator_of_another_format_is_asked(
+    kafka: MockKafka, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a message without the headers of the usual one: the format may have others than it tells."""
+
+    class Other(TraceContextTextMapPropagator):
+        fields = {"other"}  # noqa: RUF012 (as the base class has it)
+
+        def extract(self, carrier: Any, context: Any = None, getter: Any = default_getter) -> Any:
+            [found] = getter.get(carrier, "another") or [""]
+            return super().extract({"traceparent": found}, context)
+
+    monkeypatch.setattr(propagate, "get_global_textmap", Other)
+    monkeypatch.setattr(propagate, "extract", Other().extract)
+    headers = {"another": parent(6), "dedup-id": b"a"}
+    produce(kafka.bootstrap, "orders", [Outgoing(value=b"0", headers=headers, partition=0)])
+    spans, consumer = Spans(), make("orders")
+    [message] = poll_some(consumer, 1)
+    with Tracing(consumer, tracer_provider=spans.provider).span(message):
+        pass
+    assert [span.parent and span.parent.trace_id for span in spans.ended] == [7]
 
 
 def test_a_batch_is_one_span_with_links(kafka: MockKafka, make: Make) -> None:
