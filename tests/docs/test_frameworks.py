@@ -77,7 +77,7 @@ def test_fastapi_handles_each_message_once_and_ends_in_order(stage: Stage) -> No
     assert (first_live[0], first_ready[0]) == (200, 503)
     assert live == ready == (200, "ok\n")
     assert (
-        'dedup_records_total{group="web",partition="0",reason="",topic="orders",verdict="fresh"}'
+        'dedup_records_total{group="web",topic="orders",partition="0",verdict="fresh",reason=""}'
         in metrics[1]
     )
     assert (page[0], "orders" in page[1]) == (200, True)
