@@ -454,13 +454,16 @@ def test_a_message_for_no_handler_ends_by_the_policy(
         shop.note(body)
         await message.ack()
 
+    repeats = policy is AckPolicy.NACK_ON_ERROR
+
     async def main() -> None:
         async with shop.open(policy, handle, filter=is_wanted):
-            await shop.until(lambda: "c" in shop.got and seen.count(b"b") > (offset == 1) * 2)
+            # One that is refused comes again before the next one.
+            await shop.until(lambda: seen.count(b"b") > 2 if repeats else "c" in shop.got)
             await asyncio.sleep(0.3)
 
     asyncio.run(main())
-    assert shop.got == ["a", "c"]
+    assert shop.got == (["a"] if repeats else ["a", "c"])
     assert shop.offset() == offset
 
 
