@@ -10,7 +10,6 @@ from hypothesis import Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from dedup_sdk._engine.partition import VerdictCounter
 from dedup_sdk.shared._acknowledgements import Acknowledgements
 from dedup_sdk.shared._claims import ClaimGatekeeper
 from dedup_sdk.shared._gate import ClaimGate
@@ -140,11 +139,6 @@ def tell_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryClaimStore, "complete", complete_and_forget)
 
 
-def count_twice(patch: pytest.MonkeyPatch) -> None:
-    """A message taken back stays counted."""
-    patch.setattr(VerdictCounter, "uncount", lambda *_: None)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("twin", "machine", "kinds"),
@@ -160,7 +154,6 @@ def count_twice(patch: pytest.MonkeyPatch) -> None:
         (claim_what_is_held_here, Sharing, {"claim", "doubled", "fault"}),
         (keep_what_lies_behind, Sharing, {"left", "stuck", "lease"}),
         (tell_nobody, Sharing, {"doubled"}),
-        (count_twice, Troubled, {"counters"}),
     ],
 )
 def test_a_promise_that_is_broken_on_purpose_is_seen(

@@ -5,6 +5,7 @@ The engine, its claims and its queues, put together as the drop-in consumer does
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -71,6 +72,7 @@ class Member(Watched):
         self.excused: set[bytes] = set()
         self.ghosts: set[Where] = set()
         self.rows = 0
+        self.told: defaultdict[Where, set[int]] = defaultdict(set)
         self.positions: dict[Where, int] = {}
         self.engine = Deduplicator(
             Lookup(id=key(), window=window),
@@ -105,6 +107,10 @@ class Member(Watched):
         return Coordinates(self.group, *at)
 
     def _note(self, event: VerdictEvent) -> None:
+        told = self.told[event.topic, event.partition]
+        # A message that was taken back has a second verdict, which counts, too.
+        self.rows += event.offset in told
+        told.add(event.offset)
         if event.verdict.kind in (VerdictKind.DUPLICATE, VerdictKind.REDELIVERED):
             at = event.topic, event.partition
             entry = self.world.log[at][event.offset]
@@ -158,6 +164,7 @@ class Member(Watched):
             self.engine.partitions[at].fence()
             self._excuse_untold(at)
         self.rows -= self._parked(self.engine.partitions[at])
+        self.told.pop(at, None)
         del self.assigned[at], self.positions[at]
         self.has = {where: given for where, given in self.has.items() if where[:2] != at}
         self.ghosts.discard(at)
