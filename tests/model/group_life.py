@@ -130,4 +130,6 @@ class GroupLife:
         self.member.give_back(self.number)
 
     def _leave(self) -> None:
-        self.events += self.member.engine.counters.events
+        # Each start recovers, and where it begins is in the table.
+        usual = ("recovery-started", "recovery-ended", "recovery-progress", "rewound")
+        self.events += [event for event in self.member.engine.counters.events if event not in usual]

@@ -452,7 +452,7 @@ def test_an_end_inside_of_a_failure_is_an_end(
         error.__context__ = EndedError(signal.SIGINT)
         raise error
 
-    monkeypatch.setattr(launch, "run", fail)
+    monkeypatch.setattr("spark_backfill.backfill.backfill", fail)
     with pytest.raises(EndedError):
         launch.backfill(given(broker, topic, tmp_path / "s"))
 
