@@ -10,6 +10,7 @@ from hypothesis import Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
+from dedup_sdk._engine.partition import VerdictCounter
 from dedup_sdk.shared._acknowledgements import Acknowledgements
 from dedup_sdk.shared._claims import ClaimGatekeeper
 from dedup_sdk.shared._gate import ClaimGate
@@ -21,7 +22,9 @@ from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing import member, truth, watched, world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from dedup_sdk._core.flight import RecordRef
 
 
 def mark_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
@@ -139,6 +142,18 @@ def tell_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryClaimStore, "complete", complete_and_forget)
 
 
+def count_twice(patch: pytest.MonkeyPatch) -> None:
+    """A message that waited is counted twice."""
+    count = VerdictCounter.count_settled
+
+    def twice(self: VerdictCounter, settled: Iterable[RecordRef]) -> None:
+        settled = list(settled)
+        count(self, settled)
+        count(self, settled)
+
+    patch.setattr(VerdictCounter, "count_settled", twice)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("twin", "machine", "kinds"),
@@ -154,6 +169,7 @@ def tell_nobody(patch: pytest.MonkeyPatch) -> None:
         (claim_what_is_held_here, Sharing, {"claim", "doubled", "fault"}),
         (keep_what_lies_behind, Sharing, {"left", "stuck", "lease"}),
         (tell_nobody, Sharing, {"doubled"}),
+        (count_twice, Troubled, {"counters"}),
     ],
 )
 def test_a_promise_that_is_broken_on_purpose_is_seen(

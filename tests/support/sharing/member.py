@@ -5,7 +5,6 @@ The engine, its claims and its queues, put together as the drop-in consumer does
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +26,8 @@ from tests.support.sharing.truth import Coordinates, Entry, Ident
 from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dedup_sdk import VerdictEvent, Window
     from dedup_sdk._core.flight import RecordRef
     from dedup_sdk._engine.partition import Partition
@@ -72,7 +73,6 @@ class Member(Watched):
         self.excused: set[bytes] = set()
         self.ghosts: set[Where] = set()
         self.rows = 0
-        self.told: defaultdict[Where, set[int]] = defaultdict(set)
         self.positions: dict[Where, int] = {}
         self.engine = Deduplicator(
             Lookup(id=key(), window=window),
@@ -107,10 +107,6 @@ class Member(Watched):
         return Coordinates(self.group, *at)
 
     def _note(self, event: VerdictEvent) -> None:
-        told = self.told[event.topic, event.partition]
-        # A message that was taken back has a second verdict, which counts, too.
-        self.rows += event.offset in told
-        told.add(event.offset)
         if event.verdict.kind in (VerdictKind.DUPLICATE, VerdictKind.REDELIVERED):
             at = event.topic, event.partition
             entry = self.world.log[at][event.offset]
@@ -164,7 +160,6 @@ class Member(Watched):
             self.engine.partitions[at].fence()
             self._excuse_untold(at)
         self.rows -= self._parked(self.engine.partitions[at])
-        self.told.pop(at, None)
         del self.assigned[at], self.positions[at]
         self.has = {where: given for where, given in self.has.items() if where[:2] != at}
         self.ghosts.discard(at)
@@ -240,9 +235,15 @@ class Member(Watched):
 
     def settle(self) -> None:
         """Renew, and ask again for waiting messages."""
-        self.claims.keep(self.hand.take_back)
+        self.claims.keep(self._take_back)
         self.claims.retry(list(self.engine.partitions.values()))
         self._offer_due()
+
+    def _take_back(self, chosen: Callable[[Partition, RecordRef], bool]) -> list[tuple[Partition, RecordRef]]:
+        """Take back queued messages, which were counted, and are judged and counted once more."""
+        taken = self.hand.take_back(chosen)
+        self.rows += len(taken)
+        return taken
 
     def _offer_due(self) -> None:
         for held in self.engine.partitions.values():
@@ -342,6 +343,7 @@ class Member(Watched):
                         "lease", f"{given.entry} is held on a lease that ended at {ends}"
                     )
             return True
+        self.rows += 1
         self.hand.take_out(given.message)
         self._end(given)
         return False

@@ -39,7 +39,7 @@ class Watched:
 
     ``has``: messages in the application's hand. ``untold``: handled ones that the server was not told of;
     ``excused``: those of them that may be handled elsewhere. ``rows``: records that were judged, and whose partitions
-    did not go while they were parked.
+    did not go while they were parked; once more for each time that a message was taken back.
     """
 
     world: World
