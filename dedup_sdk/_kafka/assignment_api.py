@@ -166,7 +166,7 @@ class AssignmentApi:
 
         From any thread.
         """
-        if self._lock.is_mine:
+        if self._lock.is_mine():
             return ask(self._consumer)
         with self._lock.lock:
             if not self._lock.until_client_free_or_callback() and ask in self._member:
@@ -501,7 +501,7 @@ class AssignmentApi:
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the offset after the last message delivered, per partition; hidden duplicates count as delivered."""
-        settled = not self._lock.is_mine
+        settled = not self._lock.is_mine()
         with self._lock.lock:
             if settled:
                 self._lock.catch_up()

@@ -655,11 +655,10 @@ class DedupConsumer(Consumer):
         cached: bool = False,  # noqa: FBT001, FBT002 (the plain client's signature)
     ) -> tuple[int, int]:
         """Return the first offset and the end of a partition, as the plain client does. From any thread."""
-        if cached and self._access.is_mine:
-            return super().get_watermark_offsets(partition, cached=True)
         if cached:
+            in_step = self._access.is_mine()
             with self._access.lock:
-                alone = self._access.until_client_free_or_callback()
+                alone = in_step or self._access.until_client_free_or_callback()
                 self._access.check_open()
                 if alone:
                     return super().get_watermark_offsets(partition, cached=True)
@@ -827,7 +826,7 @@ class DedupConsumer(Consumer):
         While another thread is in a step, these are the statuses after the last step, at most about a second older.
         """
         board = self._session.board
-        if self._access.is_mine:
+        if self._access.is_mine():
             # For an observer, who is told of this step. A signal's handler may meet a partition that is half changed.
             with contextlib.suppress(AssertionError, AttributeError, LookupError):
                 board.renew()
@@ -891,10 +890,7 @@ class DedupConsumer(Consumer):
             # A callback of the close itself, which may run on a thread of its own.
             return
         if in_callback:
-            raise RuntimeError(
-                "close() was called in a callback, and would wait for ever for the call that runs it; call stop() "
-                "there, and close() after your loop"
-            )
+            raise RuntimeError(CLOSE_IN_CALLBACK)
         if self._is_in_call:
             raise RuntimeError(
                 "close() was called by a signal handler, or an observer, in the middle of a call of the same thread, "
@@ -1051,6 +1047,10 @@ def _refused_topics(error: KafkaException, topics: list[Any]) -> KafkaException:
 
 
 _NUMBERS: Final = (float, int)
+CLOSE_IN_CALLBACK: Final = (
+    "close() was called in a callback, and would wait for ever for the call that runs it; call stop() there, and "
+    "close() after your loop"
+)
 _IN_STEP: Final = (
     "commit(asynchronous=False) was called by a signal handler, or an observer, in the middle of a call of the same "
     "thread; call commit() there, which is carried out a little later"

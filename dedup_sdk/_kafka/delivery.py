@@ -746,6 +746,7 @@ class Delivery:
 
         Messages that waited for them are queued.
         """
+        # As `count`, whose call each message would pay for.
         if self._uncounted > (left := len(self.ready)):
             self._count_down_to(left)
         if self.completed_by is not CompletedBy.NEXT_CALL:

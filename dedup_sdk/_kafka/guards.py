@@ -59,6 +59,8 @@ class ClientLock:
         """Prepare; ``interrupted`` is called where an exception comes out of the client (`Interruption.note`)."""
         self._interrupted = interrupted
         self.lock = RLock()
+        self.is_mine: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 (as `Condition`)
+        """Whether this thread has the lock: an observer, or a signal's handler, calls in the middle of a step."""
         self.catch_up: Callable[[], None] = _nothing
         """Brings the state up to date; everyone who takes the lock to look at messages or partitions calls it first."""
         self.is_judging: Callable[[], bool] = lambda: False
@@ -135,18 +137,13 @@ class ClientLock:
         self.__init__(self._interrupted)  # type: ignore[misc]
         self.closed = True
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether this thread has the lock: an observer, or a signal's handler, calls in the middle of a step."""
-        return bool(self.lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 (what `Condition` asks, too)
-
     def run_if_free(self, step: Callable[[], None]) -> None:
         """Do a step with the lock, after `catch_up`, unless a thread has the lock: then do nothing.
 
         That thread may be this one: a signal's handler looks in the middle of a step, which must find its state as it
         left it.
         """
-        if self.is_mine:
+        if self.is_mine():
             return
         taken: list[bool] = []
         try:

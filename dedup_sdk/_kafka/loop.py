@@ -135,7 +135,6 @@ class FetchLoop:
         self._engine, self._session, self._client = engine, session, client
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._mutex: RLock = lock.lock
-        self._has_mutex: Callable[[], bool] = lock.lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 (as there)
         self._early = EarlyDelivery(engine, classifier, delivery, in_batches=durability == "batch")
         lock.catch_up_by(self._judge_early, lambda: self._early.is_under_way)
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
@@ -170,7 +169,7 @@ class FetchLoop:
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got, lock = get_ident(), list[Any](), self._lock
-        in_step = self._has_mutex()
+        in_step = lock.is_mine()
         with self._mutex:
             busy = in_step or self._poller or lock.client_thread or lock.closer or self._holds_back
             if busy or lock.closed or me != self._main_thread or not self._assignment.asked:
@@ -613,7 +612,7 @@ class FetchLoop:
         signal had come a little later. While the consumer closes, there is no next step: the call is ignored, and
         logged.
         """
-        if self._lock.is_mine:
+        if self._lock.is_mine():
             if self._lock.may_change(call.__name__.strip("_")):
                 self._interruption.note_call(partial(call, *arguments, **named))
             return None
@@ -624,7 +623,9 @@ class FetchLoop:
     def is_in_call(self) -> bool:
         """Whether this thread is in a step, in a call for messages, or in the client, and calls in between."""
         lock = self._lock
-        return lock.is_mine or is_inside(FetchLoop.messages, self) or is_inside(ClientLock.call_client, lock)
+        return (
+            lock.is_mine() or is_inside(FetchLoop.messages, self) or is_inside(ClientLock.call_client, lock)
+        )
 
     def do_noted(self) -> None:
         """Do the noted calls, which are older than the call that asks; their exceptions are those of callbacks."""
@@ -701,7 +702,7 @@ class FetchLoop:
 
     def holds(self, message: Any) -> bool:
         """See `DedupConsumer.holds`."""
-        in_step = self._lock.is_mine
+        in_step = self._lock.is_mine()
         with self._mutex:
             if not in_step:
                 self._judge_early()
@@ -774,7 +775,7 @@ class FetchLoop:
         """See `DedupConsumer.verdict`."""
         if message.error() is not None:
             return None
-        in_step = self._lock.is_mine
+        in_step = self._lock.is_mine()
         with self._mutex:
             if not in_step:
                 self._judge_early()

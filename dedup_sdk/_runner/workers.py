@@ -108,7 +108,7 @@ class Workers:
         if counts:
             # A withdrawn task is not reported: after an interruption it may still be among the tasks in flight.
             self._finished[task] = None
-            # It is free already.
+            # RuntimeError: the lock is free already, because of another task.
             with suppress(RuntimeError):
                 self._wakeup.release()
 

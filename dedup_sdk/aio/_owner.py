@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import Message
 
-from dedup_sdk._kafka.consumer import DedupConsumer
+from dedup_sdk._kafka.consumer import CLOSE_IN_CALLBACK, DedupConsumer
 from dedup_sdk._observe import Counters
 from dedup_sdk._record import Verdict
 from dedup_sdk.aio._buffer import Coordinates, End, MessageBuffer
@@ -183,10 +183,7 @@ class Owner:
     def refuse_in_callback(self) -> None:
         """Raise `RuntimeError` in a callback that is a coroutine function, which this thread waits for."""
         if self._callback is not None and self._callback is asyncio.current_task():
-            raise RuntimeError(
-                "close() was called in a callback, and would wait for ever for the call that runs it; call stop() "
-                "there, and close() after your loop"
-            )
+            raise RuntimeError(CLOSE_IN_CALLBACK)
 
     async def end(self) -> None:
         """Pass on what has ended, close the consumer and end the thread.

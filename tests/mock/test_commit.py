@@ -345,7 +345,7 @@ def test_a_commit_in_a_callback_counts_while_there_is_enough_to_hand_out(
     real = fetcher.listen
 
     def listen(wait_s: float) -> None:
-        consumer.commit(asynchronous=False)
+        inside.run_as_callback(consumer, lambda: consumer.commit(asynchronous=False))
         real(wait_s)
 
     monkeypatch.setattr(fetcher, "listen", listen)

@@ -193,6 +193,7 @@ ELSEWHERE = {
     "`poll(seconds)`",  # tests/mock/test_leaving.py
     "`with consumer:`",  # both commit: tests/mock/test_completion.py shows that ours also completes
     "rebalance callbacks",  # which call it is depends on the client's queue
+    "`close()` in a signal handler",  # the same: tests/mock/test_calls_of_signal_handlers.py
     "`poll()` or `close()` in a callback",  # the plain client ends the process: tests/mock/test_calls_in_callbacks.py
 }
 

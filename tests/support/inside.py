@@ -11,7 +11,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from dedup_sdk import DedupConsumer
     from dedup_sdk._engine.gates import Gatekeeper
@@ -80,6 +80,11 @@ def rest_from_maintenance(consumer: DedupConsumer) -> None:
 def keep_error(consumer: DedupConsumer, error: Exception) -> None:
     """Behave as if a callback had raised this error just now."""
     consumer._callback_errors.keep(error)
+
+
+def run_as_callback(consumer: DedupConsumer, callback: Callable[[], object]) -> None:
+    """Call a function as the client calls a callback."""
+    consumer._callback_errors.run(callback)
 
 
 def ready(consumer: DedupConsumer) -> list[Any]:
