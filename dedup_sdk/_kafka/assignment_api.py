@@ -84,6 +84,8 @@ class AssignmentApi:
         """Partitions that the user's callback paused before they were assigned."""
         self._by_callback: set[Coordinates] = set()
         """Partitions that the user assigned inside a callback for others that are revoked or lost: they stay."""
+        self._gave_up = False
+        """Whether the client accepted an `incremental_unassign` inside such a callback."""
         self.noted_seeks: dict[Coordinates, TopicPartition] = {}
         """Seeks by other threads while a callback ran; `do_noted_seeks` does them."""
 
@@ -120,7 +122,7 @@ class AssignmentApi:
             if on_revoke is not None:
                 self._callback_errors.run(self._note_member)
             with self._lock.in_callback():
-                self._by_callback.clear()
+                self._by_callback, self._gave_up = set(), False
                 if on_revoke is not None:
                     self._callback_errors.run(on_revoke, self._consumer, partitions)
                 with self._lock.lock:
@@ -128,13 +130,14 @@ class AssignmentApi:
                     self._callback_errors.run(
                         self._interruption.run_step, self.give_back, self._revoked_with(partitions)
                     )
+                    self._callback_errors.run(self._interruption.run_step, self._answer, partitions)
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             callback, self._member = on_lost or on_revoke, {}
             if callback is not None:
                 self._callback_errors.run(self._note_member)
             with self._lock.in_callback():
-                self._by_callback.clear()
+                self._by_callback, self._gave_up = set(), False
                 with self._lock.lock:
                     self._callback_errors.run(self._lock.catch_up)
                     self._callback_errors.run(self._interruption.run_step, self._write_completed, partitions)
@@ -145,6 +148,7 @@ class AssignmentApi:
                     self._callback_errors.run(
                         self._interruption.run_step, self._close_lost_and_rest, partitions
                     )
+                    self._callback_errors.run(self._interruption.run_step, self._answer, partitions)
 
         with self._lock.lock:
             self._lock.until_client_free()
@@ -233,14 +237,50 @@ class AssignmentApi:
         finally:
             self._assigning = None
         with self._lock.lock:
-            if self._session.assigned and not self._settings.incremental:
-                # The client replaces the user's assignment by the group's.
-                self._lock.catch_up()
-                self._give_all_back()
-            self._session.take(chosen)
+            self._make_room(chosen)
+            try:
+                self._session.take(chosen)
+            except KafkaException as refusal:
+                if chosen is partitions:
+                    raise
+                self._callback_errors.keep(refusal)
+                self._make_room(partitions)
+                self._session.take(partitions)
             if self._pausing:
                 self._session.note_pause(self._pausing, paused=True)
             self._interruption.request_maintenance()
+
+    def _make_room(self, coming: list[TopicPartition]) -> None:
+        """Give back what the client replaces by the group's partitions, or would refuse to assign a second time.
+
+        In the eager protocol these are all partitions of the user, else those that come now.
+        """
+        replaced = set(self._session.assigned)
+        if self._settings.incremental:
+            replaced &= coordinates_in(coming)
+        if replaced:
+            self._lock.catch_up()
+            self.give_back([TopicPartition(*coordinates) for coordinates in replaced])
+            if self._settings.incremental:
+                Consumer.incremental_unassign(
+                    self._consumer, [TopicPartition(*coordinates) for coordinates in replaced]
+                )
+
+    def _answer(self, partitions: list[TopicPartition]) -> None:
+        """Tell the client that these revoked or lost partitions are given up, unless the user's callback did.
+
+        The client takes any call of the callback for its answer, also a call that it refused, or one that assigns
+        others. The group would wait for this member, and `close` for the group.
+        """
+        if not self._settings.incremental:
+            # What the callback assigned stays, as with the plain client.
+            if not self._by_callback:
+                Consumer.unassign(self._consumer)
+            return
+        held = coordinates_in(Consumer.assignment(self._consumer)) - self._by_callback
+        rest = [tp for tp in partitions if (tp.topic, tp.partition) in held]
+        if rest or not self._gave_up:
+            Consumer.incremental_unassign(self._consumer, rest)
 
     def _revoked_with(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return all partitions that end when these are revoked or lost.
@@ -439,6 +479,7 @@ class AssignmentApi:
             Consumer.incremental_unassign(self._consumer, partitions)
         except KafkaException as refusal:
             return refusal
+        self._gave_up = True
         self.give_back(partitions)
         self._by_callback -= coordinates_in(partitions)
         return None

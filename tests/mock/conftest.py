@@ -33,6 +33,8 @@ SHARED_GROUP = {**QUICK_CLIENT, "session.timeout.ms": 4000}
 
 Members that have not joined again by then, three seconds here, are put out, and lose theirs.
 """
+QUICK_KIP_848 = {"fetch.wait.max.ms": 50}
+"""The same with ``group.protocol=consumer``, where the broker says how long a session is."""
 _FLUSH_S = 30.0
 
 
@@ -94,8 +96,10 @@ def make(kafka: MockKafka, memory: MemoryStore) -> Iterator[Make]:
     made: list[DedupConsumer] = []
 
     def make(*topics: str, config: dict[str, Any] | None = None, **options: Any) -> DedupConsumer:
+        given = config or {}
+        quick = QUICK_KIP_848 if given.get("group.protocol") == "consumer" else QUICK_CLIENT
         consumer = consuming.make_consumer(
-            kafka.bootstrap, "g", options.pop("store", memory), {**QUICK_CLIENT, **(config or {})}, **options
+            kafka.bootstrap, "g", options.pop("store", memory), {**quick, **given}, **options
         )
         made.append(consumer)
         if topics:
