@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import MemoryStore
 from dedup_sdk._kafka import delivery
 from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.session import Session
 from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.ids import function
@@ -216,6 +217,46 @@ def test_a_time_out_that_comes_back_is_no_error_of_the_partition(
                 raised += 1
         got += values(poll_some(consumer, 2 - len(got)))
     assert sorted(got) == ["a", "b"]
+    assert [each.hindrances for each in consumer.partition_statuses] == [()]
+    assert consumer.counters.stores_set_aside == 0
+
+
+@pytest.mark.parametrize("handler", [overdue, refused])
+def test_a_time_out_that_raises_twice_in_one_admit_costs_no_message(
+    *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, handler: Callable[..., None]
+) -> None:
+    """The second while the first is handled, and once more when the partition is opened again; all that three times."""
+    send("a", "b")
+    find, reopen_all, admits, reopenings = MemoryPartition.find, Session.reopen_all, [3], [3]
+
+    def struck_twice(*arguments: Any) -> Any:
+        if admits[0]:
+            admits[0] -= 1
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+            finally:
+                signal.raise_signal(signal.SIGUSR1)
+        return find(*arguments)
+
+    def struck_at_its_end(session: Session) -> None:
+        reopen_all(session)
+        if reopenings[0]:
+            reopenings[0] -= 1
+            signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(MemoryPartition, "find", struck_twice)
+    monkeypatch.setattr(Session, "reopen_all", struck_at_its_end)
+    consumer = make("orders", completion="explicit")
+    raised, got = 0, list[str]()
+    with handled_by(handler):
+        while raised < 6:
+            try:
+                got += values(filter(None, [consumer.poll(0.1)]))
+            except (OverdueError, ValueError):
+                raised += 1
+        got += values(poll_some(consumer, 2 - len(got)))
+    assert sorted(got) == ["a", "b"]
+    assert (admits, reopenings) == ([0], [0])
     assert [each.hindrances for each in consumer.partition_statuses] == [()]
     assert consumer.counters.stores_set_aside == 0
 
