@@ -145,6 +145,19 @@ def test_offsets_far_apart(window: str, run: Callable[..., Any], tmp_path: Path)
     assert json.loads((tmp_path / "snapshot" / "report.json").read_text())["offsets"] == 4
 
 
+@pytest.mark.timeout(120)  # a walk over the offsets would take longer
+@pytest.mark.parametrize("more", [[], ["--allow-gap"]])
+def test_an_offset_behind_which_no_log_goes_on(
+    run: Callable[..., Any], tmp_path: Path, more: list[str]
+) -> None:
+    """It is named, and nothing is published: no manifest could hold the place behind it."""
+    records = keyed("orders", *(str(offset) for offset in range(99)))
+    write_parquet(tmp_path / "archive", [*records, replace(records[-1], offset=2**63 - 1)])
+    with pytest.raises(BackfillError, match=r"partition 0, offset 9223372036854775807: neither .* --columns"):
+        run("orders", *ELSEWHERE, "--source", str(tmp_path / "archive"), *more)
+    assert not (tmp_path / "snapshot").exists()
+
+
 @pytest.fixture
 def cut_topic(
     broker: Broker, make_topic: Callable[..., str], produce: Callable[..., int]
