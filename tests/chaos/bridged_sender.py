@@ -10,7 +10,6 @@ import json
 import logging
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,18 +23,14 @@ from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commit_text import log_name, topic_digits
 from dedup_sdk.bridge import Bridge
 from dedup_sdk.bridge._record_ids import source_id
-from dedup_sdk.testing._supervised_child import SupervisedChild
 from tests.chaos.options import ID_HEADER, SESSION_MS
 from tests.chaos.sabotage import sabotage
 from tests.chaos.sender import Sender, plain
 from tests.chaos.topic_log import read_log, read_messages, record_of
+from tests.support.fork_server import ForkedChild, ForkServer
 from tests.support.producing import Outgoing
 
-_MAIN: Final = (
-    "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.bridged_sender import main; "
-    "sys.exit(main(sys.argv[1]))"
-)
-_ROOT: Final = Path(__file__).parents[2]
+_ITSELF: Final = "tests.chaos.bridged_sender"
 _LOOK_S: Final = 0.2
 _COPIED_S: Final = 90.0
 _END_S: Final = 30.0
@@ -66,8 +61,9 @@ class BridgedSender(Sender):
         super().__init__(bootstrap, SOURCE.format(topic=topic), **others)
         self.folder, self._straight, self._bridged, self._atomic = folder, straight, bridged, atomic
         self._told = {"source": self.topic, "target": topic, "atomic": atomic, "broken": broken}
-        self._log = (folder / "bridges.log").open("ab")
-        self._processes: list[SupervisedChild | None] = [None] * BRIDGES
+        self._log = folder / "bridges.log"
+        self._forks = ForkServer([_ITSELF], folder)
+        self._processes: list[ForkedChild | None] = [None] * BRIDGES
 
     def start(self) -> None:
         """Begin to send, and to copy."""
@@ -80,9 +76,7 @@ class BridgedSender(Sender):
         folder = self.folder / f"bridge-{number}"
         folder.mkdir(exist_ok=True)
         told = {**self._told, "bootstrap": self._bridged[number]}
-        self._processes[number] = SupervisedChild(
-            [sys.executable, "-c", _MAIN, json.dumps(told), str(_ROOT)], folder=folder, output=self._log
-        )
+        self._processes[number] = self._forks.start(_ITSELF, json.dumps(told), self._log)
 
     def kill_bridge(self, number: int) -> None:
         """SIGKILL."""
@@ -119,7 +113,7 @@ class BridgedSender(Sender):
         until = time.monotonic() + _COPIED_S
         while any(self._committed().get(partition, 0) < end for partition, end in ends.items()):
             if time.monotonic() > until:
-                raise TimeoutError(f"{self.topic}: the bridges do not get to the end; see {self._log.name}")
+                raise TimeoutError(f"{self.topic}: the bridges do not get to the end; see {self._log}")
             self.lift_fallen()
             time.sleep(_LOOK_S)
         for process in self._processes:
@@ -136,7 +130,7 @@ class BridgedSender(Sender):
         """End whatever the state is."""
         for number in range(BRIDGES):
             self.kill_bridge(number)
-        self._log.close()
+        self._forks.end()
 
     def persisted(self) -> frozenset[bytes]:
         """Return the IDs that records of the target may bear, and each of which it must have."""

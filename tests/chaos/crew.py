@@ -6,18 +6,18 @@ Started, stopped in order or out of it, and started again when they end by an er
 from __future__ import annotations
 
 import signal
-import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from dedup_sdk.testing._supervised_child import SupervisedChild
 from tests.chaos.history import Call, Line, Notice
 from tests.chaos.journal import read_counters, read_journal, read_reach
 from tests.chaos.options import REACH_S, WorkerOptions
+from tests.support.fork_server import ForkServer
 
 ROOT = Path(__file__).parents[2]
-_MAIN = "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.worker import main; sys.exit(main(sys.argv[1]))"
+_WORKER = "tests.chaos.worker"
 _END_S = 30.0
 _LAST_WORDS_S = 0.5
 _PAUSE_S = 0.02
@@ -34,15 +34,13 @@ class Run:
         cut_off: whether its client reached no broker when it did not end in order.
     """
 
-    def __init__(self, name: str, host: int, folder: Path, options: WorkerOptions) -> None:
+    def __init__(self, name: str, host: int, folder: Path, options: WorkerOptions, forks: ForkServer) -> None:
         self.name, self.host = name, host
         self._began_ns = time.monotonic_ns()
         self.options = replace(options, journal=str(folder / f"{name}.jsonl"))
         self.log = folder / f"{name}.log"
-        with self.log.open("ab") as output:
-            self._process = SupervisedChild(
-                [sys.executable, "-c", _MAIN, self.options.dumps(), str(ROOT)], folder=folder, output=output
-            )
+        self.log.touch()
+        self._process = forks.start(_WORKER, self.options.dumps(), self.log)
         self.over = self.cut_off = False
 
     @property
@@ -146,10 +144,16 @@ class Run:
 
 
 class Crew:
-    """All runs of one scenario."""
+    """All runs of one scenario.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of journals and logs.
+        modules: what workers need besides their own.
+    """
+
+    def __init__(self, folder: Path, modules: Iterable[str] = ()) -> None:
         self._folder = folder
+        self._forks = ForkServer([_WORKER, *modules], folder)
         self.runs: list[Run] = []
 
     @property
@@ -164,7 +168,7 @@ class Crew:
 
     def start(self, host: int, options: WorkerOptions) -> Run:
         """Start a worker."""
-        run = Run(f"run-{len(self.runs) + 1}", host, self._folder, options)
+        run = Run(f"run-{len(self.runs) + 1}", host, self._folder, options, self._forks)
         self.runs.append(run)
         return run
 
@@ -185,9 +189,12 @@ class Crew:
 
     def end(self) -> None:
         """Kill the living workers."""
-        for run in self.runs:
-            if not run.over:
-                run.kill()
+        try:
+            for run in self.runs:
+                if not run.over:
+                    run.kill()
+        finally:
+            self._forks.end()
 
     def stop(self) -> list[Run]:
         """End all in order; return those that did not."""

@@ -8,23 +8,18 @@ from __future__ import annotations
 import json
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from dedup_sdk.producer import DedupProducer
-from dedup_sdk.testing._supervised_child import SupervisedChild
 from tests.chaos.options import ID_HEADER
 from tests.chaos.sabotage import sabotage
 from tests.chaos.sender import Sender, plain
+from tests.support.fork_server import ForkedChild, ForkServer
 from tests.support.outbox_worker import audit, audited
 
-_MAIN: Final = (
-    "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.outbox_sender import main; "
-    "sys.exit(main(sys.argv[1]))"
-)
-_ROOT: Final = Path(__file__).parents[2]
+_ITSELF: Final = "tests.chaos.outbox_sender"
 _LIFE: Final = 1_000_000
 """Numbers of messages in one life at most: those of the next begin behind them."""
 _TICK_S: Final = 0.02
@@ -62,8 +57,9 @@ class OutboxSender(Sender):
             "seed": seed, "broken": broken
         }  # fmt: skip
         self._lives = 0
-        self._process: SupervisedChild | None = None
-        self._log = (folder / "outbox.log").open("ab")
+        self._process: ForkedChild | None = None
+        self._log = folder / "outbox.log"
+        self._forks = ForkServer([_ITSELF], self.folder)
         audit(self.folder)
 
     def start(self) -> None:
@@ -71,9 +67,7 @@ class OutboxSender(Sender):
         told = {**self._told, "first": _LIFE * self._lives}
         self._lives += 1
         self._began().unlink(missing_ok=True)
-        self._process = SupervisedChild(
-            [sys.executable, "-c", _MAIN, json.dumps(told), str(_ROOT)], folder=self.folder, output=self._log
-        )
+        self._process = self._forks.start(_ITSELF, json.dumps(told), self._log)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -86,7 +80,7 @@ class OutboxSender(Sender):
         until = time.monotonic() + _BEGIN_S
         while not self._began().exists():
             if time.monotonic() > until or self._process is None or self._process.exit_status is not None:
-                raise TimeoutError(f"{self.topic}: the producer does not begin; see {self._log.name}")
+                raise TimeoutError(f"{self.topic}: the producer does not begin; see {self._log}")
             time.sleep(_TICK_S)
 
     def _began(self) -> Path:
@@ -113,14 +107,13 @@ class OutboxSender(Sender):
         status = self._process.wait(_CONFIRM_S + _GRACE_S)
         self._process.kill()
         self._process = None
-        self._log.close()
         if status != 0:
             raise TimeoutError(f"{self.topic}: the producer ended with status {status}, and not in order")
 
     def end(self) -> None:
         """End whatever the state is."""
         self.kill()
-        self._log.close()
+        self._forks.end()
 
     def persisted(self) -> frozenset[bytes]:
         """Return the dedup keys that were ever on disk."""

@@ -36,8 +36,8 @@ from tests.support.outbox_worker import send_before_persist
 if TYPE_CHECKING:
     from dedup_adapters.sql import Inbox
 
-# Databases and Redis take longer to import than all the rest, and a scenario starts ten to twenty processes: only those
-# that break such an adapter import it.
+# Databases and Redis take longer to import than all the rest: only scenarios that have them, and processes that break
+# such an adapter, import them.
 _BETWEEN_S: Final = 0.1
 """How long two steps that should be one may take, as on a slow machine: long enough that a kill falls between them."""
 

@@ -98,7 +98,9 @@ class Stage:
         self.topic, self.disks = options.topic, disks
         self._database = database
         self.random = random.Random(choice.seed)
-        self.crew = Crew(folder)
+        # As in `sabotage`: only workers with a database or a shared memory import one.
+        modules = {"tests.chaos.inbox_loop": options.database, "tests.chaos.memory": options.memory}
+        self.crew = Crew(folder, [name for name, url in modules.items() if url])
         self.faults: Counter[str] = Counter()
         self.excuses: list[Excuse] = []
         self.skips: list[Skip] = []

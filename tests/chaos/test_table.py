@@ -69,7 +69,7 @@ def test_a_worker_that_ends_by_itself_breaks_a_promise() -> None:
 
 
 def test_a_worker_imports_no_database_that_it_does_not_use() -> None:
-    """A scenario starts ten to twenty workers, and these packages take longer to import than all the rest."""
+    """Every scenario would import these packages for its workers, which takes longer than all the rest."""
     program = "import sys, tests.chaos.worker; print({*sys.modules} & {'sqlalchemy', 'redis', 'docker'})"
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
