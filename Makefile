@@ -151,7 +151,8 @@ chaos: $(READY) ## consumers under faults, every scenario on every group protoco
 ci-begin: $(READY)
 	@$(BIN)/python -m tests.support.quick_java
 
-# A test that fails beside the others is repeated alone at the end.
+# A test that fails beside the others is repeated alone at the end. Broken variants take turns: a third of them, by SEED.
+ci: export DEDUP_TEST_TURN := $(SEED)
 ci: $(READY) ## everything that must hold: the suite, the site, every chaos scenario, all at once
 	+@$(BIN)/python -m tests.support.repeating $(PARTS) ci-parts
 

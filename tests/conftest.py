@@ -10,6 +10,8 @@ Switches (environment):
     DEDUP_TEST_SEED=7       the first seed of random tests, which is drawn by chance without it; the top of a run, and
                             each failure, tell it
     DEDUP_TEST_SEEDS=20     how many seeds each random test plays, instead of one
+    DEDUP_TEST_TURN=7       a third of the broken variants that take turns (`tests.support.turns`), the next number the
+                            next; without it all of them; the end of a run tells which (`make ci`: the day of the year)
     DEDUP_TEST_RANDOM=1     property tests draw other examples each time; without it a run can be repeated as it was
 
 A test that fails now and then has an error in its premise or in the code, and both have been found so. `make test`
@@ -41,6 +43,7 @@ from tests.support.kafka_container import engine_trouble
 from tests.support.producing import Outgoing, produce
 from tests.support.repeating import Failures
 from tests.support.strictness import Strictness, nothing_may_be_skipped
+from tests.support.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -63,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     seeds = FreshSeeds()
     config.pluginmanager.register(seeds, "fresh-seeds")
     config.pluginmanager.register(Failures(seeds.first), "failures")
+    config.pluginmanager.register(Turns(), "turns")
 
 
 def pytest_report_header() -> str:

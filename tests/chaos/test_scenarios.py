@@ -11,6 +11,7 @@ from tests.chaos.options import Protocol
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
 from tests.support.strictness import nothing_may_be_skipped
+from tests.support.turns import in_turns
 
 _SECONDS = 5.0
 _LONG_S = 25.0
@@ -33,7 +34,7 @@ def test_promises_hold(bed: Bed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
+@in_turns(
     ("name", "protocol", "seed"),
     [
         ("kill", "consumer", 1),

@@ -23,6 +23,7 @@ from dedup_sdk._kafka.delivery import Delivery
 from dedup_sdk._kafka.loop import FetchLoop
 from dedup_sdk.testing import MockKafka
 from tests.support.broken_promise import BrokenPromiseError
+from tests.support.turns import in_turns
 from tests.support.walking.player import Player
 from tests.support.walking.shrinking import shrink
 from tests.support.walking.walk import Step, Walk, invent
@@ -120,7 +121,7 @@ def hand_out_twice(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(CATCHING * _A_WALK_S)
-@pytest.mark.parametrize(
+@in_turns(
     ("twin", "kinds"),
     [
         (complete_when_handed_out, {"lost"}),

@@ -30,6 +30,7 @@ from tests.model.worlds.life import Life
 from tests.model.worlds.world import WORLDS
 from tests.support.fresh_seeds import histories
 from tests.support.set_back_member import resumption_in_the_old_era
+from tests.support.turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -302,7 +303,7 @@ def trust_sources_that_miss_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sources, "doubt_all", lambda _: None)
 
 
-@pytest.mark.parametrize(
+@in_turns(
     ("name", "breaking"),
     [
         ("crashes", commit_the_position),

@@ -20,6 +20,7 @@ from dedup_sdk.shared._protocol import ClaimKind
 from tests.property.test_shared_lives import Sharing, Troubled
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing import member, truth, watched, world
+from tests.support.turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -155,7 +156,7 @@ def count_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@in_turns(
     ("twin", "machine", "kinds"),
     [
         (mark_what_is_claimed, Sharing, {"lost", "claim"}),
