@@ -198,7 +198,7 @@ def test_a_promise_that_is_broken_on_purpose_is_seen(
             machine,
             settings=settings(
                 max_examples=1000,
-                stateful_step_count=40,
+                stateful_step_count=80,
                 deadline=None,
                 phases=[Phase.generate],
                 report_multiple_bugs=False,
