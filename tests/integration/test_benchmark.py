@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.plan_runs import measure
+
 if TYPE_CHECKING:
     from tests.support.brokers import Broker
 
@@ -127,23 +129,33 @@ def test_the_outbox_is_measured_beside_a_plain_producer() -> None:
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_large_backfill_is_planned_from_small_runs() -> None:
-    """The job runs at two sizes, and the planner cuts the large one."""
+def test_a_large_backfill_is_planned_from_small_runs(tmp_path: Path) -> None:
+    """The job runs at one size, another size costs twice as much, and the planner cuts the large one."""
+    runs = measure(20_000, 1)
+    assert [run["kind"] for run in runs] == ["full", "night", "anew", "install"]
+    full = runs[0]
+    assert full["rows"] == 18_000
+    assert 20 < full["output_bytes"] / full["ids"] < 60
+    assert 20 < full["shuffle_bytes"] / full["ids"] < 60
+    assert full["write_result_bytes"] > 500
+    twice = [
+        {
+            name: 2 * each if isinstance(each, int | float) and name != "cores" else each
+            for name, each in run.items()
+        }
+        for run in runs
+    ]
+    measured = tmp_path / "measured.json"
+    measured.write_text(json.dumps({"runs": [*runs, *twice]}), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(SCRIPT.with_name("plan_60g.py")), "--sizes", "20000", "40000", "--ids", "3000000",
+        [sys.executable, str(SCRIPT.with_name("plan_60g.py")), "--measured", str(measured), "--ids", "3000000",
          "--partitions", "4", "--cores", "2", "--json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     assert {each["kind"] for each in printed["figures"]} == {"measured", "planned", "extrapolated"}
-    assert [run["kind"] for run in printed["runs"]] == ["full", "night", "anew", "install"] * 2
-    full = [run for run in printed["runs"] if run["kind"] == "full"]
-    assert [run["rows"] for run in full] == [18_000, 36_000]
-    for run in full:
-        assert 20 < run["output_bytes"] / run["ids"] < 60
-        assert 20 < run["shuffle_bytes"] / run["ids"] < 60
-        assert run["write_result_bytes"] > 500
+    assert printed["runs"] == [*runs, *twice]
 
 
 @pytest.mark.slow
