@@ -126,7 +126,8 @@ def test_a_seek_to_the_position_is_no_move(run: Any, consumer_of: Open, send: Se
             await consumer.subscribe(["orders"])
             first = await consumer.poll()
             assert first is not None
-            await _until(lambda: consumer.counters.delivered == 6)
+            await _until(lambda: consumer.counters.delivered >= 6)
+            assert consumer.counters.delivered == 6
             # In one turn of the thread: a released message that is queued again is no special case.
             await asyncio.gather(consumer.release(first), consumer.seek(TopicPartition("orders", 0, 0)))
             assert sorted(values(await consumer.consume(6, 5))) == list("abcdef")
@@ -142,7 +143,8 @@ def test_a_seek_forward_skips_what_waits(run: Any, consumer_of: Open, send: Send
         async with consumer_of() as consumer:
             await consumer.subscribe(["orders"])
             assert values([await consumer.poll()]) == ["a"]
-            await _until(lambda: consumer.counters.delivered == 6)
+            await _until(lambda: consumer.counters.delivered >= 6)
+            assert consumer.counters.delivered == 6
             await consumer.seek(TopicPartition("orders", 0, 6))
             send("g")
             assert values([await consumer.poll()]) == ["g"]
@@ -357,7 +359,8 @@ def test_close_ends_a_run_that_is_full(run: Any, consumer_of: Open, send: Send) 
         async with consumer_of() as consumer:
             await consumer.assign([TopicPartition("orders", 0)])
             running = asyncio.create_task(consumer.run(handle, concurrency=1))
-            await _until(lambda: consumer.counters.delivered == 4 and bool(begun))
+            await _until(lambda: consumer.counters.delivered >= 4 and bool(begun))
+            assert consumer.counters.delivered == 4
             await consumer.close()
             with pytest.raises(RuntimeError, match="is closed"):
                 await asyncio.wait_for(running, 5)
@@ -382,7 +385,8 @@ def test_nobody_asks_beside_a_run_that_is_full(run: Any, consumer_of: Open, send
                     consumer.stop()
 
             running = asyncio.create_task(consumer.run(handle, concurrency=1))
-            await _until(lambda: consumer.counters.delivered == 4)
+            await _until(lambda: consumer.counters.delivered >= 4)
+            assert consumer.counters.delivered == 4
             await asyncio.sleep(0.1)
             with pytest.raises(RuntimeError, match="another task"):
                 await consumer.poll(0.1)
@@ -523,7 +527,8 @@ def test_a_call_for_many_messages_does_not_wait_behind_an_error(
     async def main() -> None:
         async with consumer_of("orders", config=config) as consumer:
             asking = asyncio.create_task(consumer.consume(100))
-            await _until(lambda: consumer.counters.delivered == 1)
+            await _until(lambda: consumer.counters.delivered >= 1)
+            assert consumer.counters.delivered == 1
             errors.append(1)
             assert values(await asking) == ["a"]
             with pytest.raises(OSError, match="statistics 1"):

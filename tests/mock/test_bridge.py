@@ -392,7 +392,8 @@ def test_offsets_that_never_come_back_hold_nothing_up(
     monkeypatch.setattr("dedup_sdk.bridge._target.OFFSETS_S", 0.2)
     try:
         with Running(bridge(kafka.bootstrap, kafka.bootstrap, rename="copies")) as made:
-            until(lambda: made.counters.copied == 20)
+            until(lambda: made.counters.copied >= 20)
+            assert made.counters.copied == 20
             assert made.counters.repeated == 1
     finally:
         connected.set()
@@ -437,11 +438,13 @@ def test_while_the_target_is_away_the_bridge_waits(
             config={"reconnect.backoff.max.ms": 200},
         )
     ) as made:
-        until(lambda: made.counters.copied == 1)
+        until(lambda: made.counters.copied >= 1)
+        assert made.counters.copied == 1
         there.set_broker_down()
         produce(kafka.bootstrap, "orders", with_ids(*map(str, range(100))))
         there.set_broker_up()
-        until(lambda: made.counters.copied == 101)
+        # Without transactions an outage may have a record copied twice.
+        until(lambda: made.counters.copied >= 101)
     assert {each.ident for each in lying(there.bootstrap, "orders")} == {
         b"a",
         *(b"%d" % n for n in range(100)),

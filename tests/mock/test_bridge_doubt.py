@@ -41,11 +41,14 @@ def test_a_log_that_goes_back_is_copied_from_there(kafka: MockKafka, monkeypatch
     monkeypatch.setattr(source, "Consumer", GoingBack)
     monkeypatch.setattr(Source, "recheck", noting)
     with Running(bridge(kafka.bootstrap, kafka.bootstrap, "pairs", rename="copies")) as made:
-        until(lambda: made.counters.copied == 20)
+        until(lambda: made.counters.copied >= 20)
+        assert made.counters.copied == 20
         back.append(TopicPartition("pairs", 1, 4))
-        until(lambda: made.counters.copied == 26)
+        until(lambda: made.counters.copied >= 26)
+        assert made.counters.copied == 26
         produce(kafka.bootstrap, "pairs", [Outgoing(value=b"21", partition=1)])
-        until(lambda: made.counters.copied == 27)
+        until(lambda: made.counters.copied >= 27)
+        assert made.counters.copied == 27
     assert doubted == [{("pairs", 1): 4}]
     got = lying(kafka.bootstrap, "copies")
     assert (len(got), len({each.ident for each in got})) == (27, 21)

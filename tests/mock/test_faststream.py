@@ -231,7 +231,7 @@ def test_a_message_without_an_id_passes(shop: Shop, kafka: MockKafka) -> None:
 
     async def main() -> None:
         async with shop.open(AckPolicy.ACK):
-            await shop.until(lambda: len(shop.got) == 2)
+            await shop.until(lambda: len(shop.got) >= 2)
 
     asyncio.run(main())
     assert shop.got == ["x", "x"]
@@ -428,7 +428,7 @@ def test_a_message_that_is_refused_and_skipped_comes_again(shop: Shop, send: Sen
 
     async def main() -> None:
         async with shop.open(AckPolicy.MANUAL, handle):
-            await shop.until(lambda: shop.got.count("b") == 2 and "c" in shop.got)
+            await shop.until(lambda: shop.got.count("b") >= 2 and "c" in shop.got)
             await asyncio.sleep(0.3)
 
     asyncio.run(main())

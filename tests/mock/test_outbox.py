@@ -117,7 +117,8 @@ def test_nothing_overtakes_a_message_whose_partition_is_not_known_yet(
             producer.produce("pairs", f"{number}", partition=partition, dedup_id=f"{number}")
         producer.produce("orders", "another")
         producer.persist()
-        poll_until(producer, lambda: producer.counters.confirmed == 1, "the other topic")
+        poll_until(producer, lambda: producer.counters.confirmed >= 1, "the other topic")
+        assert producer.counters.confirmed == 1
         assert producer.counters.sent == 1
         known.set()
         assert producer.flush() == 0
@@ -189,7 +190,7 @@ def test_reports_come_once_on_the_thread_that_polls(kafka: MockKafka, tmp_path: 
             {"value": "5", "callback": note("own"), "dedup_id": b"5"},
         ]
         assert producer.produce_batch("orders", batch, on_delivery=note("batch")) == 2
-        poll_until(producer, lambda: len(told) == 5, "five reports")
+        poll_until(producer, lambda: len(told) >= 5, "five reports")
     assert told == [
         ("call", b"1", True), ("callback", b"2", True), ("config", b"3", True), ("batch", b"4", True),
         ("own", b"5", True)

@@ -152,7 +152,7 @@ def test_no_more_is_taken_in_than_may_be_in_flight(
             time.sleep(0.01)
 
     def look() -> None:
-        wait_until(lambda: len(started) == 2)
+        wait_until(lambda: len(started) >= 2)
         # The client is served as long as this lasts, or the group would drop the member.
         for more in (0, 40):
             send(*map(str, range(40 + more, 40 + more + 40)))

@@ -95,7 +95,8 @@ def test_a_batch_is_one_question(make: Make, send: Send, store: Watched) -> None
     poll_some(consumer, 6)
     assert store.asked["claim"] == [6]
     send(*"abcabc", topic="pairs", partition=0)
-    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 6, "the duplicates")
+    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] >= 6, "the duplicates")
+    assert consumer.counters.verdicts["duplicate"] == 6
     assert store.asked["claim"] == [6]
 
 
@@ -223,7 +224,8 @@ def test_a_crash_between_the_two_repeats_nothing(
     for ident in "ab":
         complete_as(store, ident, claim_as(store, ident, "the one that crashed"))
     consumer = make("orders", shared=Shared(store, scope="global"), store=MemoryStore())
-    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 2, "the duplicates")
+    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] >= 2, "the duplicates")
+    assert consumer.counters.verdicts["duplicate"] == 2
     consumer.close()
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
 
@@ -286,7 +288,8 @@ def test_what_is_owed_is_known_here(make: Make, send: Send, store: Watched) -> N
     poll_some(consumer, 1)
     assert poll_quiet(consumer) == []
     send("a", topic="pairs", partition=1)
-    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 1, "the duplicate")
+    wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] >= 1, "the duplicate")
+    assert consumer.counters.verdicts["duplicate"] == 1
 
 
 @pytest.mark.slow
@@ -344,7 +347,8 @@ def test_what_is_owed_is_bounded(make: Make, send: Send, store: Watched) -> None
     store.away = True
     send("a")
     poll_some(consumer, 1)
-    wait_for(consumer, lambda: consumer.counters.shared.get("forgotten") == 1, "the oldest to go")
+    wait_for(consumer, lambda: consumer.counters.shared.get("forgotten", 0) >= 1, "the oldest to go")
+    assert consumer.counters.shared["forgotten"] == 1
     assert (0).to_bytes(16) not in claims.acks.pending
     claims.acks.pending = {}
 

@@ -69,7 +69,8 @@ def test_an_interrupted_completion_leaves_no_id_with_nobody(
     with pytest.raises(KeyboardInterrupt):
         poll_quiet(consumer)
     send("a", topic="pairs", partition=1)
-    wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared") == 1, "the duplicate")
+    wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared", 0) >= 1, "the duplicate")
+    assert consumer.counters.reasons["duplicate.shared"] == 1
 
 
 class Interrupting(set[bytes]):
@@ -154,7 +155,8 @@ def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions
     wait_for(consumer, lambda: progress(consumer, "pairs", 1) == (1, 1), "the twin")
     assert poll_quiet(consumer) == []
     consumer.complete(message)
-    wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared") == 1, "the duplicate")
+    wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared", 0) >= 1, "the duplicate")
+    assert consumer.counters.reasons["duplicate.shared"] == 1
     assert progress(consumer, "pairs", 1) == (1, 0)
 
 

@@ -522,3 +522,32 @@ class Fake(session.Session):
     seen = [word for text in texts for word in _PRIVATE.findall(text) if word not in modules]
     names = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
     assert seen == [f"_{name}" for name in names]
+
+
+def _waits_for_equality(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for call in ast.walk(tree):
+        if not (isinstance(call, ast.Call) and re.search("wait|until", ast.unparse(call.func))):
+            continue
+        for condition in (each for each in call.args if isinstance(each, ast.Lambda)):
+            for compared in ast.walk(condition):
+                if (
+                    isinstance(compared, ast.Compare)
+                    and isinstance(compared.ops[0], ast.Eq)
+                    and ".counters." in ast.unparse(compared.left)
+                    and ast.unparse(compared.comparators[0]) != "0"
+                ):
+                    yield compared.lineno, ast.unparse(compared)
+
+
+def test_no_test_waits_for_a_counter_to_be_equal() -> None:
+    """On a busy machine a counter passes the number between two looks: wait for ``>=``, and assert what it is then."""
+    found = [
+        f"{path.relative_to(_ROOT)}:{line}: {text}"
+        for path in sorted((_ROOT / "tests").rglob("*.py"))
+        for line, text in _waits_for_equality(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+    seen = "wait_for(consumer, lambda: consumer.counters.verdicts['duplicate'] == 2 and done, 'both')"
+    assert [text for _, text in _waits_for_equality(ast.parse(seen))] == [
+        "consumer.counters.verdicts['duplicate'] == 2"
+    ]
