@@ -228,9 +228,9 @@ class AssignmentApi:
             self._interruption.request_maintenance()
 
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
-        self._assigning = partitions
-        self._pausing.clear()
         try:
+            self._assigning = partitions
+            self._pausing.clear()
             if callback is not None:
                 self._callback_errors.run(callback, self._consumer, partitions)
             chosen = self._assigning

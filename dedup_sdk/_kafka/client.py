@@ -23,6 +23,7 @@ from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client_errors import is_retriable
+from dedup_sdk._kafka.closing import made_aside
 from dedup_sdk._kafka.commit_text import sealed, unsealed
 from dedup_sdk._kafka.questions import Questions
 from dedup_sdk._kafka.reader import Readers, TailReader
@@ -146,7 +147,7 @@ class MetadataRequests:
         """Return the client that makes the requests, which has callbacks of its own."""
         if self._opened is None:
             # Made of the settings of now: credentials may have changed.
-            self._opened = keep_in_children(AdminClient(admin_settings(self._config)))
+            self._opened = keep_in_children(made_aside(lambda: AdminClient(admin_settings(self._config))))
             self.open.add(self._opened)
         return self._opened
 

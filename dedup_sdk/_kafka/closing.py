@@ -22,10 +22,10 @@ import time
 from _thread import start_new_thread
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._fork_safety import keep_in_children
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dedup_sdk")
 
+T = TypeVar("T")
+
+_MAKING_S: Final = 60.0
 _POLL_S: Final = 0.005
 _JOINING_S: Final = 1.0
 """Seconds that a member without partitions waits for the end of its joining.
@@ -138,6 +141,18 @@ def call_with_timeout(limit_s: float, call: Callable[..., object], *arguments: A
     (librdkafka issue 5456).
     """
     return _Call(call, *arguments).is_over_within(limit_s)
+
+
+def made_aside(make: Callable[[], T]) -> T:
+    """Make a client on a thread of its own, where no handler of a signal runs, and return it.
+
+    The client's constructors swallow an exception that a handler raises inside, and raise a `TypeError` about a setting
+    instead: it would count as a bug of ours, and close a partition.
+    """
+    made: list[T] = []
+    if not call_with_timeout(_MAKING_S, lambda: made.append(make())):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "a client could not be made in time"))  # noqa: SLF001 (that is its public name)
+    return made[0]
 
 
 class _Call:

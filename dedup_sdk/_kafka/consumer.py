@@ -559,27 +559,33 @@ class DedupConsumer(Consumer):
         the given offsets, or all (with ``enable.auto.offset.store=false`` only those that you name; with
         ``completion="explicit"`` none). While a released message waits to be delivered again, only messages below it in
         its partition are completed; those above it follow with the next commit, or call for messages, after it has
-        come. A synchronous commit raises `KafkaException` (``_NO_OFFSET``) if there is nothing to commit. If another
-        thread commits while a rebalance callback runs, the commit is noted and goes out after the callback, which may
-        wait for that thread; the offsets that it will commit are returned.
+        come. In the middle of a call of the same thread (a signal handler, an observer) a commit that names nothing
+        completes nothing. A synchronous commit raises `KafkaException` (``_NO_OFFSET``) if there is nothing to commit,
+        and `RuntimeError` in the middle of a call. If another thread commits while a rebalance callback runs, the
+        commit is noted and goes out after the callback, which may wait for that thread; the offsets that it will commit
+        are returned.
         """
         self._access.check_open()
         below = _below(message, offsets)
         if asynchronous:
-            self._loop.do_or_note(self._commit, below, asynchronous=True)
+            # In the middle of a call nobody knows which messages you got, and later you have got others.
+            completes = below is not None or not self._loop.is_midway
+            self._loop.do_or_note(self._commit, below, asynchronous=True, completes=completes)
             return None
-        if self._is_in_call and not self._callback_errors.runs_here():
+        # A step may run inside a callback of the client, too; the application's own callbacks run without the lock.
+        if self._access.is_mine() or (self._is_in_call and not self._callback_errors.runs_here()):
             raise RuntimeError(_IN_STEP)
         self._loop.do_noted()
         return self._commit(below, asynchronous=False)
 
     def _commit(
-        self, below: dict[tuple[str, int], int] | None, *, asynchronous: bool
+        self, below: dict[tuple[str, int], int] | None, *, asynchronous: bool, completes: bool = True
     ) -> list[TopicPartition] | None:
         with self._access.lock:
             alone = self._access.until_client_free_or_callback()
             with self._loop.guarded_step():
-                self._loop.complete_below(below)
+                if completes:
+                    self._loop.complete_below(below)
                 if not self._interruption.happened:
                     self._fetcher.pass_holes()
                 # After an interruption marks may be missing below a watermark: the next call for messages reopens.
@@ -702,7 +708,8 @@ class DedupConsumer(Consumer):
         self._access.run_if_free(self._tell_login)
 
     def _tell_login(self) -> None:
-        if not (self._access.closed or self._access.in_other_thread):
+        # Not in a callback of the client, which would end the process; maintenance tells the clients then.
+        if not self._access.closed and self._access.client_thread is None:
             self._client.tell_login()
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:

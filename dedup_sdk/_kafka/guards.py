@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from inspect import currentframe
+from sys import _current_frames as current_frames
 from threading import Condition, RLock, get_ident
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -39,6 +40,8 @@ T = TypeVar("T")
 logger = logging.getLogger("dedup_sdk")
 
 _LONGEST_WAIT_S = 5.0
+_LOOK_S = 1.0
+"""Seconds after which a thread that waits for another one looks whether that one is inside the client still."""
 _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 """Client callbacks that run inside ``poll`` and return nothing that the client uses.
 
@@ -186,6 +189,15 @@ class ClientLock:
                 if self._asleep:
                     self._changed.notify_all()
 
+    def _forget_who_left(self) -> None:
+        """Count no thread as inside the client that an exception of a signal took out before it could say so."""
+        thread = self.client_thread
+        if thread is None or self.closer is not None:
+            return
+        frame = current_frames().get(thread)
+        if frame is None or not depth_in((ClientLock.call_client,), self, frame):
+            self.client_thread, self._in_callback = None, False
+
     def enter_client(self) -> None:
         """Count this thread as the one inside the client, in place of another one that waits for it."""
         with self.lock:
@@ -226,21 +238,32 @@ class ClientLock:
             me = get_ident()
             try:
                 self._waiting.add(me)
-                self._sleep_until(may_go)
+                while not may_go():
+                    self._sleep_until(may_go, _LOOK_S)
+                    self._forget_who_left()
             finally:
                 self._waiting.discard(me)
                 if self._asleep:
                     self._changed.notify_all()
 
 
-def is_inside(method: Callable[..., Any], owner: object) -> bool:
-    """Whether this thread is inside a method of this object, by its stack: a flag could outlive an interruption."""
-    frame = currentframe()
+def depth_in(methods: Collection[Callable[..., Any]], owner: object, frame: FrameType | None = None) -> int:
+    """Return how many calls of these methods of this object a thread is inside, by its stack.
+
+    A count of ours could outlive an interruption. ``frame``: the innermost one of the thread; None: this thread's.
+    """
+    codes, depth = {method.__code__ for method in methods}, 0
+    frame = currentframe() if frame is None else frame
     while frame is not None:
-        if frame.f_code is method.__code__ and frame.f_locals["self"] is owner:
-            return True
+        if frame.f_code in codes and frame.f_locals.get("self") is owner:
+            depth += 1
         frame = frame.f_back
-    return False
+    return depth
+
+
+def is_inside(method: Callable[..., Any], owner: object) -> bool:
+    """Whether this thread is inside a method of this object; see `depth_in`."""
+    return depth_in((method,), owner) > 0
 
 
 _POOLS: Final = frozenset({

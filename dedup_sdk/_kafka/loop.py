@@ -40,7 +40,14 @@ from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commits import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk._kafka.early import EarlyDelivery
-from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, is_called_by_pool, is_inside
+from dedup_sdk._kafka.guards import (
+    CallbackErrors,
+    ClientLock,
+    Interruption,
+    depth_in,
+    is_called_by_pool,
+    is_inside,
+)
 from dedup_sdk._kafka.log_end import LogEnds
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._observe import of_partition
@@ -207,19 +214,23 @@ class FetchLoop:
             self._callback_errors.raise_kept()
         return got
 
-    def _refuse_or_warn(self, thread: int, *, in_step: bool) -> None:
-        """Refuse a call after `close`, beside another thread, or of a thread pool; warn if no message can come.
-
-        A thread pool is looked for where another thread asks than before: it called `DedupConsumer.poll`, or `consume`.
-        """
+    def _refuse(self, thread: int, *, in_step: bool) -> None:
+        """Refuse a call that fetches: after `close`, in a callback, inside another one, and beside another thread."""
         self._lock.check_open()
         if self._callback_errors.runs_here():
             raise RuntimeError(_IN_CALLBACK)
-        if in_step or (self._poller == thread and is_inside(FetchLoop._round, self)):
+        if in_step or depth_in((FetchLoop.messages, FetchLoop.heartbeat), self) > 1:
             raise RuntimeError(_NESTED)
         if self._poller not in (None, thread):
-            self._refused = True
             raise RuntimeError(_TWO_POLLERS)
+
+    def _refuse_or_warn(self, thread: int, *, in_step: bool) -> None:
+        """Refuse a call for messages, also of a thread pool; warn if no message can come.
+
+        A thread pool is looked for where another thread asks than before: it called `DedupConsumer.poll`, or `consume`.
+        """
+        self._refused = self._poller not in (None, thread)
+        self._refuse(thread, in_step=in_step)
         if self._delivery.completed_by is not CompletedBy.NOTHING and is_called_by_pool():
             raise RuntimeError(_IN_POOL)
         if not self._assignment.asked:
@@ -608,16 +619,22 @@ class FetchLoop:
         """Make a change that the application asks for; in the middle of a step, make it before the next one.
 
         A signal's handler, an observer and a destructor call on this thread, between any two lines of a step that has
-        the lock. What they ask for must not see, or change, what is half done. Their call returns None, as if the
-        signal had come a little later. While the consumer closes, there is no next step: the call is ignored, and
-        logged.
+        the lock, or of a call of the client. What they ask for must not see, or change, what is half done, and no call
+        of the client may begin inside another one. Their call returns None, as if the signal had come a little later.
+        While the consumer closes, there is no next step: the call is ignored, and logged.
         """
-        if self._lock.is_mine():
+        if self.is_midway:
             if self._lock.may_change(call.__name__.strip("_")):
                 self._interruption.note_call(partial(call, *arguments, **named))
             return None
         self.do_noted()
         return call(*arguments, **named)
+
+    @property
+    def is_midway(self) -> bool:
+        """Whether this thread is in a step, or in the client but for a callback, and calls in between."""
+        lock = self._lock
+        return lock.is_mine() or (lock.client_thread == get_ident() and not self._callback_errors.runs_here())
 
     @property
     def is_in_call(self) -> bool:
@@ -821,10 +838,21 @@ class FetchLoop:
     # --- while no message is asked for ---------------------------------------------------------------------------
 
     def heartbeat(self) -> None:
-        """Do maintenance and serve the client, without delivering a message; exceptions of callbacks stay kept."""
-        self._lock.check_open()
-        self.do_noted()
-        self._interruption.run_step(self._look_after)
+        """Do maintenance and serve the client, without delivering a message; exceptions of callbacks stay kept.
+
+        Refused where a call for messages is: the client returns messages here, too, which wait for the next call.
+        """
+        me, in_step = get_ident(), self._lock.is_mine()
+        try:
+            with self._mutex:
+                self._refuse(me, in_step=in_step)
+                self._poller, self._refused = me, False
+            self.do_noted()
+            self._interruption.run_step(self._look_after)
+        finally:
+            with self._mutex:
+                if self._poller == me and depth_in((FetchLoop.messages, FetchLoop.heartbeat), self) == 1:
+                    self._poller = None
 
     def _look_after(self) -> None:
         with self._mutex:

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._fork_safety import keep_in_children
+from dedup_sdk._kafka.closing import made_aside
 from dedup_sdk._kafka.reader import MEETING_S, close_readers
 from dedup_sdk._kafka.settings import ClientSettings, asking_settings
 
@@ -79,7 +80,7 @@ class Questions:
                 return self.idle.pop()
             login = self._login
         # The number was read before the settings: whoever changes these meanwhile makes this client one of the past.
-        client = Consumer(asking_settings(self._settings))
+        client = made_aside(lambda: Consumer(asking_settings(self._settings)))
         return _Asking(client, login, time.monotonic() + MEETING_S)
 
     def _give_back(self, *asked: _Asking) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka.closing import call_with_timeout
+from dedup_sdk._kafka.closing import call_with_timeout, made_aside
 from dedup_sdk._kafka.fields import MessageFields, offsets_of, timestamps_ms
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, reader_settings
 from dedup_sdk._marks import Int64s
@@ -72,7 +72,7 @@ class Readers:
         """Return a consumer without an assignment; you must give it back or close it."""
         if self._idle:
             return self._idle.pop()
-        reader = Consumer({**reader_settings(self._settings), **self._own})
+        reader = made_aside(lambda: Consumer({**reader_settings(self._settings), **self._own}))
         self.open.add(reader)
         return reader
 

@@ -87,6 +87,22 @@ def run_as_callback(consumer: DedupConsumer, callback: Callable[[], object]) -> 
     consumer._callback_errors.run(callback)
 
 
+def strike_next_assignment(consumer: DedupConsumer) -> None:
+    """Have an exception of a signal come when the next assignment of the group begins."""
+
+    class Striking(set[Any]):
+        def clear(self) -> None:
+            consumer._assignment._pausing = set()
+            raise KeyboardInterrupt
+
+    consumer._assignment._pausing = Striking()
+
+
+def is_in_on_assign(consumer: DedupConsumer) -> bool:
+    """Return whether `assign` would give offsets for an assignment of the group."""
+    return consumer._assignment._assigning is not None
+
+
 def ready(consumer: DedupConsumer) -> list[Any]:
     """Return the judged messages that `poll` returns next."""
     return list(consumer._delivery.ready)

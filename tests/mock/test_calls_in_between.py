@@ -1,0 +1,267 @@
+"""Calls that come in the middle of another one: of a signal's handler, a callback, an observer, or another thread."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.cimpl import Consumer
+
+from dedup_sdk import MemoryStore
+from dedup_sdk._kafka import reader
+from dedup_sdk._kafka.delivery import Delivery
+from dedup_sdk._kafka.loop import FetchLoop
+from tests.support import inside
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+PLACE = TopicPartition("orders", 0)
+
+
+@contextmanager
+def on_signal(handler: Callable[[], object], number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
+    """Have a signal call a function in the block."""
+    before = signal.signal(number, lambda *_: handler())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def struck_in(monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str, *, behind: bool = False) -> None:
+    """Send this process a signal right before, or right behind, the next call of a method."""
+    real = getattr(owner, name)
+
+    def method(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
+        if not behind:
+            signal.raise_signal(signal.SIGUSR1)
+        result = real(*arguments, **named)
+        if behind:
+            signal.raise_signal(signal.SIGUSR1)
+        return result
+
+    monkeypatch.setattr(owner, name, method)
+
+
+@pytest.mark.parametrize("carried_out", ["close", "resume", "consume(0)"])
+@pytest.mark.parametrize("caller", ["observer", "signal"])
+def test_a_commit_in_the_middle_of_a_call_completes_nothing_that_comes_later(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, caller: str, carried_out: str
+) -> None:
+    """It is carried out while the loop has the next message in hand, whose handler fails then."""
+    send("a", "b")
+    store, calls = MemoryStore(), list[int]()
+
+    def commit(*_: object) -> None:
+        if not calls:
+            calls.append(1)
+            consumer.commit()
+
+    observers = [commit] if caller == "observer" else []
+    consumer = make("orders", store=store, observers=observers)
+    with suppress(ValueError), on_signal(commit), consumer:
+        if caller == "signal":
+            struck_in(monkeypatch, FetchLoop, "_maintain")
+        assert values(poll_some(consumer, 1)) == ["a"]
+        assert calls
+        if carried_out == "resume":
+            thread = threading.Thread(target=consumer.resume, args=([PLACE],))
+            thread.start()
+            thread.join()
+        elif carried_out == "consume(0)":
+            consumer.consume(0)
+        raise ValueError
+    assert values(poll_some(make("orders", store=store), 2)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("config", [{}, {"enable.auto.commit": False}])
+def test_a_synchronous_commit_in_a_step_of_a_callback_is_refused(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+) -> None:
+    """While messages are withdrawn from their queue, a commit would take all of them for delivered."""
+    send(*(f"message {number}" for number in range(20)))
+    store, refused = MemoryStore(), list[str]()
+
+    def commit() -> None:
+        try:
+            consumer.commit(asynchronous=False)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    consumer = make("orders", store=store, config=config)
+    assert values(poll_some(consumer, 1)) == ["message 0"]
+    struck_in(monkeypatch, Delivery, "_withdraw", behind=True)
+    with on_signal(commit):
+        inside.run_as_callback(consumer, lambda: consumer.pause([PLACE]))
+    assert len(refused) == 1
+    assert "in the middle of a call" in refused[0]
+    consumer.close()
+    assert values(poll_some(make("orders", store=store, config=config), 20))[0] == "message 0"
+
+
+IN_CALLBACK = """
+import sys, time
+from dedup_sdk import DedupConsumer, Lookup, MemoryStore
+
+calls, errors = [], []
+
+def call(*_):
+    calls.append(1)
+    try:
+        if sys.argv[2] == "consume":
+            consumer.consume(0)
+        else:
+            consumer.set_sasl_credentials("user", "new")
+    except RuntimeError as error:
+        errors.append(str(error))
+    if sys.argv[3] == "assign":
+        time.sleep(0.1)  # statistics come meanwhile
+
+config = {
+    "bootstrap.servers": sys.argv[1], "group.id": "calling", "auto.offset.reset": "earliest",
+    "statistics.interval.ms": 20, "stats_cb": call if sys.argv[3] == "stats" else lambda _: None, "log_level": 0,
+}
+with DedupConsumer(config, dedup=Lookup(id="key", window="1h"), store=MemoryStore()) as consumer:
+    consumer.subscribe(["orders"], on_assign=call if sys.argv[3] == "assign" else None)
+    until = time.monotonic() + 60
+    got = 0
+    while not (got and calls):
+        assert time.monotonic() < until
+        got += consumer.poll(0.2) is not None
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        consumer.poll(0.1)
+print(len(set(errors)))
+"""
+
+
+@pytest.mark.parametrize("where", ["stats", "assign"])
+@pytest.mark.parametrize(("call", "refused"), [("consume", 1), ("login", 0)])
+def test_no_call_of_the_client_begins_in_a_callback(
+    kafka: MockKafka, send: Send, call: str, refused: int, where: str
+) -> None:
+    """The next callback would end the process: `consume(0)` is refused, new credentials wait for the next call."""
+    send("a")
+    ran = subprocess.run(
+        [sys.executable, "-c", IN_CALLBACK, kafka.bootstrap, call, where],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (0, f"{refused}\n"), ran.stderr
+
+
+def test_a_heartbeat_of_another_thread_is_refused_beside_a_poll(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gives it messages, too: between two lines of a fetch these would come before those of the fetch."""
+    consumer = make("orders")
+    send("first")
+    poll_some(consumer, 1)
+    real, refused, polling = Consumer.poll, list[str](), threading.get_ident()
+
+    def beat() -> None:
+        try:
+            consumer.consume(0)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    def poll(client: Any, timeout: float = -1) -> Any:
+        message = real(client, timeout)
+        if message is not None and threading.get_ident() == polling:
+            send("c", "d")
+            time.sleep(0.1)
+            beating.start()
+            beating.join(0.5)
+        return message
+
+    beating = threading.Thread(target=beat)
+    monkeypatch.setattr("dedup_sdk._kafka.delivery.Consumer", type("Polled", (Consumer,), {"poll": poll}))
+    send("b")
+    got = values(poll_some(consumer, 1))
+    monkeypatch.undo()
+    beating.join()
+    assert [*got, *values(poll_some(consumer, 2))] == ["b", "c", "d"]
+    assert len(refused) == 1
+    assert "another thread" in refused[0]
+
+
+def test_a_change_inside_the_client_is_carried_out_behind_it(make: Make, send: Send) -> None:
+    """A handler that strikes in the client's `poll` begins no other call, whose end would count as that of the first."""
+    send("a", "b")
+    consumer = make("orders")
+    assert values(poll_some(consumer, 1)) == ["a"]
+    seen = list[Any]()
+
+    def leave() -> None:
+        if inside.lock_of(consumer).client_thread == threading.get_ident():
+            consumer.unsubscribe()
+            seen.append(inside.lock_of(consumer).client_thread)
+
+    assert values(poll_some(consumer, 1)) == ["b"]
+    with on_signal(leave, signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, 0.3, 0.2)
+        until = time.monotonic() + PATIENCE_S
+        while not seen and time.monotonic() < until:
+            consumer.poll(0.5)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert seen == [threading.get_ident()], "the client is still taken"
+    while consumer.assignment() and time.monotonic() < until:
+        consumer.poll(0.1)
+    assert consumer.assignment() == []
+
+
+def test_nobody_waits_for_a_thread_that_a_signal_took_out_of_the_client(make: Make, send: Send) -> None:
+    """Its exception came before the thread could say that it had left, and the thread asks for nothing more."""
+    send("a")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+    inside.lock_of(consumer).enter_client()  # what stays behind
+    worker = threading.Thread(target=consumer.commit, daemon=True)
+    worker.start()
+    worker.join(PATIENCE_S)
+    assert not worker.is_alive()
+
+
+def test_a_client_is_made_where_no_signal_strikes(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its constructor would swallow the exception of a handler, and raise a `TypeError`: a bug, as it were."""
+    made_in = list[int]()
+
+    class Watched(Consumer):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            made_in.append(threading.get_ident())
+            super().__init__(*arguments, **named)
+
+    monkeypatch.setattr(reader, "Consumer", Watched)
+    send("a", "b")
+    store = MemoryStore()
+    with make("orders", store=store) as consumer:
+        poll_some(consumer, 2)
+    with make("orders") as consumer:
+        poll_quiet(consumer)
+    assert made_in
+    assert threading.get_ident() not in made_in
+
+
+def test_a_mark_of_a_callback_does_not_outlive_an_exception(make: Make, send: Send) -> None:
+    """`assign` by hand would give offsets for the group's partitions, and do nothing."""
+    send("a")
+    consumer = make("orders")
+    inside.strike_next_assignment(consumer)
+    with pytest.raises(KeyboardInterrupt):
+        poll_some(consumer, 1)
+    assert not inside.is_in_on_assign(consumer)
+    assert values(poll_some(consumer, 1)) == ["a"]
