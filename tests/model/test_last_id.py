@@ -13,7 +13,7 @@ from tests.model.last_id.host import Beginning, LastIdHost, Said, Store
 from tests.model.last_id.rule import Answer, Ident, LastIdRule, Order, Sent, SourceState, compare
 from tests.support.fresh_seeds import histories
 
-SEEDS = 3 * int(os.environ.get("DEDUP_MODEL_SEEDS", "5"))
+SEEDS = 3 * int(os.environ.get("DEDUP_MODEL_SEEDS", "3"))
 _CATCHING = 500
 
 

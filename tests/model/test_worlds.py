@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SEEDS = int(os.environ.get("DEDUP_MODEL_SEEDS", "5"))
+SEEDS = int(os.environ.get("DEDUP_MODEL_SEEDS", "3"))
 """Histories of each world, others in each run; thousands are for long runs."""
 _CATCHING = 60
 _FIRST_CAUGHT = {
