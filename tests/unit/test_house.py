@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import pytest
 
 from dedup_sdk import Counters
 from dedup_sdk._observe import PartitionCounters
@@ -551,3 +555,33 @@ def test_no_test_waits_for_a_counter_to_be_equal() -> None:
     assert [text for _, text in _waits_for_equality(ast.parse(seen))] == [
         "consumer.counters.verdicts['duplicate'] == 2"
     ]
+
+
+_BINARY: Final = ("docs/*.png", "tests/golden/*.sst", "tests/golden/*.filter")
+"""Files that may be no text: images of pages, and stores of earlier versions."""
+
+
+def test_the_repository_has_no_binary_files() -> None:
+    """A wheel, an archive, a store or a compiled file is made when it is wanted; no clone should carry it."""
+    if not (_ROOT / ".git").exists():
+        # No clone: nothing tells which files belong to the repository.
+        return
+    listing = ["git", "ls-files", "-z"]
+    names = subprocess.run(listing, cwd=_ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    assert [name for name in names if name and _is_binary(_ROOT / name) and not _may_be_binary(name)] == []
+
+
+def _may_be_binary(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in _BINARY)
+
+
+def _is_binary(path: Path) -> bool:
+    """Whether a file is no text; a link, and a file that was just deleted, is none."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    content = path.read_bytes()
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return True
+    return b"\0" in content
