@@ -72,7 +72,7 @@ def take_none(consumer: DedupConsumer, _: list[TopicPartition]) -> None:
     consumer.assign([])
 
 
-def take_twice(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
+def take_twice(consumer: Any, partitions: list[TopicPartition]) -> None:
     """A list that no protocol takes."""
     consumer.assign([*partitions, *partitions])
 

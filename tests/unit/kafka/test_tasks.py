@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from typing import Any, Literal
 
@@ -128,13 +129,15 @@ def test_a_signals_handler_that_takes_longer_than_the_wait_does_not_lengthen_it(
     waiting = Workers(
         lambda _: None, 1, Retries(attempts=1, on=Exception, wait_initial=0.01, wait_max=0.01), bool
     )
-    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.3))
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    # No alarm: that is how the limit of a test ends one that hangs.
+    before = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.3))
+    timer = threading.Timer(0.05, signal.pthread_kill, [threading.get_ident(), signal.SIGUSR1])
+    timer.start()
     try:
         assert waiting.finished(0.2) == []
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
         waiting.close()
 
 
