@@ -143,6 +143,25 @@ def test_a_call_in_the_middle_of_a_batch_completes_nothing_that_nobody_got(
         assert consumer.partition_statuses[0].in_flight == len(BATCH), f"line {line}"
 
 
+def test_the_position_in_the_middle_of_a_batch_is_before_what_nobody_got(make: Make, send: Send) -> None:
+    """While a batch is judged, its messages are in no queue: who keeps positions must not step over them."""
+    consumer = make("orders", config={"enable.auto.commit": False})
+    send("first")
+    poll_some(consumer, 1)
+    told = list[int]()
+
+    def tell(consumer: DedupConsumer) -> None:
+        told.append(consumer.position([TopicPartition("orders", 0)])[0].offset)
+
+    for number, line in enumerate(range(1, 160, 4)):
+        consumer.commit(asynchronous=False)
+        send(*(f"{each} of {line}" for each in BATCH))
+        with Calling(consumer, tell, line, STEPS):
+            consumer.consume(len(BATCH), 5)
+        assert told[-1] <= 1 + number * len(BATCH), f"line {line}"
+    assert len(told) == 40
+
+
 def test_an_observer_that_commits_completes_nothing_that_nobody_got(make: Make, send: Send) -> None:
     """An observer is told of each record while the batch is judged, on the thread that polls."""
     send(*BATCH)
