@@ -237,6 +237,8 @@ class AssignmentApi:
         finally:
             self._assigning = None
         with self._lock.lock:
+            if self._session.assigned:
+                self._lock.catch_up()
             self._make_room(chosen)
             try:
                 self._session.take(chosen)
@@ -259,7 +261,6 @@ class AssignmentApi:
         if self._settings.incremental:
             replaced &= coordinates_in(coming)
         if replaced:
-            self._lock.catch_up()
             self.give_back([TopicPartition(*coordinates) for coordinates in replaced])
             if self._settings.incremental:
                 Consumer.incremental_unassign(
