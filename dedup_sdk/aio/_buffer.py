@@ -57,6 +57,8 @@ class MessageBuffer:
         self.errors = CallbackErrors()
         """The first error that the application has not taken; until then nothing more is fetched for it."""
         self._last: list[Message] = []
+        self._doubted: Message | None = None
+        """The one of which nobody may know, once it is left, whether it was handled."""
         self._out: dict[int, Message] = {}
         """By `id`: messages have no hash. The message beside its `id` keeps that number from being given away."""
         self._completed: list[Message] = []
@@ -248,7 +250,7 @@ class MessageBuffer:
     def end_last(self, end: End | None = None) -> None:
         """End the messages of the last call; None: they are completed."""
         with self._lock:
-            last, self._last = self._last, []
+            last, self._last, self._doubted = self._last, [], None
             self._note_ends(last, end)
 
     def end_last_below(self, below: Mapping[Coordinates, int]) -> None:
@@ -280,13 +282,22 @@ class MessageBuffer:
                 self._forget([message])
                 self._out[id(message)] = message
 
-    def hand_back(self, message: Message) -> bool:
-        """Have a message that was kept back end with those of the last call again; False if it has ended."""
+    def doubt(self, message: Message) -> None:
+        """Have the next call release a message of the last one, unless it is trusted before."""
+        self._doubted = message
+
+    def trust(self, message: Message | None) -> None:
+        """Doubt a message no more."""
+        if self._doubted is message:
+            self._doubted = None
+
+    def release_doubted(self, message: Message | None = None) -> None:
+        """Release the message that is doubted, if it is this one; None: whichever it is."""
         with self._lock:
-            if self._out.pop(id(message), None) is None:
-                return False
-            self._last.append(message)
-            return True
+            doubted = self._doubted
+            if doubted is not None and (message is None or message is doubted):
+                self._forget([doubted])
+                self._note_ends([doubted], End.RELEASED)
 
     def give_up(self, messages: Iterable[Message]) -> None:
         """Wait for these messages no longer: they come again, to this consumer or to another."""
@@ -295,6 +306,7 @@ class MessageBuffer:
 
     def _forget(self, messages: Iterable[Message]) -> None:
         for message in messages:
+            self.trust(message)
             if self._out.pop(id(message), None) is None and self._last:
                 self._last = [each for each in self._last if each is not message]
 

@@ -652,7 +652,7 @@ class AsyncDedupConsumer:
         elif offsets is not None:
             self._buffer.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
         elif self._taker.may_end:
-            self._taker.end_last()
+            self._taker.end_last(by_commit=True)
 
 
 def _seconds(timeout: float | None) -> float:

@@ -101,6 +101,7 @@ class Taker:
             or (is_handling and (self.iterates or not self.may_end))
         ):
             raise RuntimeError(_TWO_TASKS)
+        self.buffer.release_doubted()
         if is_other:
             self.end_last()
             self._task = task
@@ -111,8 +112,13 @@ class Taker:
         """Whether the task that got the messages of the last call is this one, began this one since, or is over."""
         return self._task is None or self._task.done() or self._task is _ASKER.get()
 
-    def end_last(self) -> None:
-        """Complete the messages of the last call; release them if the task that got them was cancelled, or failed."""
+    def end_last(self, *, by_commit: bool = False) -> None:
+        """Complete the messages of the last call; release them if the task that got them was cancelled, or failed.
+
+        Also one that is doubted, unless the application commits it.
+        """
+        if not by_commit:
+            self.buffer.release_doubted()
         task = self._task
         # Its `exception` would count as retrieved.
         failed = task is not None and task.done() and (task.cancelled() or task._exception is not None)  # noqa: SLF001
@@ -214,8 +220,8 @@ class Iteration(AsyncIterator[Message]):
 
     A body that is cancelled has not handled its message. Nothing tells the iterator so, but the interpreter drops it
     while the cancellation passes through the statement: at that moment the task counts a cancellation. A generator, and
-    a comprehension, may keep the iterator for longer: of a body in there only the next step tells that it is over, so
-    its message is kept back until then.
+    a comprehension, may keep the iterator for longer: of a body in there only the next step shows that it is over.
+    Whatever else comes before that step releases its message.
     """
 
     def __init__(self, consumer: object, taker: Taker, idle: IdleClock, ends: EndsBy) -> None:
@@ -239,8 +245,7 @@ class Iteration(AsyncIterator[Message]):
 
     async def _next(self, is_hidden: bool) -> Message:  # noqa: FBT001
         taker, idle = self._taker, self._idle
-        if self._message is not None and self._is_hidden:
-            taker.buffer.hand_back(self._message)
+        taker.buffer.trust(self._message)
         self._message, self._is_hidden, self._is_short = None, is_hidden, False
         idle.heard()
         while not taker.is_stopped:
@@ -252,10 +257,9 @@ class Iteration(AsyncIterator[Message]):
                 message = messages[0]
                 if self._ends is not EndsBy.CALL:
                     self._message, taker.iterates = message, True
-                if is_hidden:
-                    taker.buffer.keep_back(message)
-                else:
-                    self._is_short = self._ends is EndsBy.NEXT and not taker.writes_each
+                    if is_hidden:
+                        taker.buffer.doubt(message)
+                self._is_short = self._ends is EndsBy.NEXT and not (taker.writes_each or is_hidden)
                 return message
         taker.end_last()
         taker.begin_again()
@@ -264,11 +268,13 @@ class Iteration(AsyncIterator[Message]):
     def __del__(self) -> None:
         """Release the message of a body that was cancelled, or of which nobody knows."""
         message, buffer = self._message, self._taker.buffer
-        if message is None or not (self._is_hidden or _is_cancelled()):
+        if message is None:
             return
-        if self._ends is EndsBy.OFFSETS or (self._is_hidden and buffer.hand_back(message)):
+        if self._is_hidden:
+            buffer.release_doubted(message)
+        elif _is_cancelled() and self._ends is EndsBy.OFFSETS:
             buffer.end([message], End.RELEASED)
-        elif not self._is_hidden:
+        elif _is_cancelled():
             buffer.end_last(End.RELEASED)
 
 
