@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 from tests.support.consuming import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from confluent_kafka import Message
 
@@ -74,6 +74,27 @@ async def by_iteration(consumer: Any, world: World) -> None:
     """``async for``: the next step completes."""
     async for message in consumer:
         await world.handle(message)
+
+
+async def by_generator(consumer: Any, world: World) -> None:
+    """Iteration in a generator of the application's, which nobody closes."""
+
+    async def messages() -> AsyncIterator[Message]:
+        async for message in consumer:
+            yield message
+
+    async for message in messages():
+        await world.handle(message)
+
+
+async def by_comprehension(consumer: Any, world: World) -> None:
+    """Iteration in an expression."""
+
+    async def handle(message: Message) -> Message:
+        await world.handle(message)
+        return message
+
+    assert [await handle(message) async for message in consumer]
 
 
 async def by_once(consumer: Any, world: World) -> None:
@@ -141,7 +162,7 @@ async def by_run(consumer: Any, world: World) -> None:
     )
 
 
-STYLES = (by_iteration, by_once, by_tasks, by_batches, by_run)
+STYLES = (by_iteration, by_generator, by_comprehension, by_once, by_tasks, by_batches, by_run)
 
 
 async def live(
