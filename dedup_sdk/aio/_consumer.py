@@ -590,7 +590,8 @@ class AsyncDedupConsumer:
     async def close(self) -> None:
         """Release the messages in hand, write and commit completed ones, leave the group; see `DedupConsumer.close`.
 
-        The event loop goes on meanwhile. If the call is cancelled, that is raised when the consumer is closed.
+        The event loop goes on meanwhile. If the call is cancelled, that is raised when the consumer is closed. An error
+        of a callback that no call for messages has raised yet is raised then, too.
         """
         self._owner.refuse_in_callback()
         self._closed = True
