@@ -256,10 +256,11 @@ class MessageBuffer:
     def end_last_below(self, below: Mapping[Coordinates, int]) -> None:
         """Complete the messages of the last call that lie below these offsets."""
         with self._lock:
-            last, self._last = self._last, []
-            for each in last:
-                is_below = (each.offset() or 0) < below.get(coordinates_of(each), -1)
-                (self._completed if is_below else self._last).append(each)
+            named = [
+                each for each in self._last if (each.offset() or 0) < below.get(coordinates_of(each), -1)
+            ]
+            self._forget(named)
+            self._completed.extend(named)
 
     def end(self, messages: Iterable[Message], end: End | None = None) -> None:
         """End messages; None: they are completed. What was ended before is for the consumer to count as stale."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from math import inf
 from pathlib import Path
@@ -33,7 +33,7 @@ from dedup_sdk._strategy import Strategy
 from dedup_sdk.aio._buffer import Coordinates, End, EndsBy, MessageBuffer, coordinates_of
 from dedup_sdk.aio._observers import LoopObservers
 from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner
-from dedup_sdk.aio._taker import Iteration, Taker
+from dedup_sdk.aio._taker import Iteration, Taker, running_task
 
 if TYPE_CHECKING:
     from dedup_sdk._runner.settings import Failures, OnError
@@ -136,29 +136,36 @@ class AsyncDedupConsumer:
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout: float | None = -1) -> Message | None:  # noqa: ASYNC109 (the plain client's signature)
+    def poll(self, timeout: float | None = -1) -> Coroutine[Any, Any, Message | None]:
         """Return the next message that is no duplicate, or an error event; None after ``timeout`` s (-1: no limit).
 
         With ``completion="on-next-call"`` it first completes the message that you got before, whatever became of its
         handling: `once` tells the consumer exactly. If the call is cancelled, the next one returns its message.
         """
+        return self._poll(running_task(), _seconds(timeout))
+
+    async def _poll(self, asker: asyncio.Task[Any] | None, timeout_s: float) -> Message | None:
         self._begin()
-        got = await self._taker.take(1, _seconds(timeout))
+        got = await self._taker.take(1, timeout_s, asker=asker)
         return got[0] if got else None
 
-    async def consume(
-        self,
-        num_messages: int = 1,
-        timeout: float | None = -1,  # noqa: ASYNC109 (the plain client's signature)
-    ) -> list[Message]:
+    def consume(
+        self, num_messages: int = 1, timeout: float | None = -1
+    ) -> Coroutine[Any, Any, list[Message]]:
         """Return up to ``num_messages`` messages; fewer (or none) after ``timeout`` seconds (-1: no limit).
 
         It waits until so many have come, or the time is up; never for more than 1,000, which is what waits here at
         most. With ``completion="on-next-call"`` it first completes the messages that you got before.
         """
+        return self._consume(running_task(), num_messages, _seconds(timeout))
+
+    async def _consume(
+        self, asker: asyncio.Task[Any] | None, num_messages: int, timeout_s: float
+    ) -> list[Message]:
         whole("num_messages", num_messages, advice="give the most messages to return, e.g. 100")
         self._begin()
-        return await self._taker.take(num_messages, _seconds(timeout), enough=min(num_messages, MOST_QUEUED))
+        enough = min(num_messages, MOST_QUEUED)
+        return await self._taker.take(num_messages, timeout_s, asker=asker, enough=enough)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others.
@@ -342,33 +349,43 @@ class AsyncDedupConsumer:
     # --- offsets -------------------------------------------------------------------------------------------------
 
     @overload
-    async def commit(
+    def commit(
         self,
         message: Message | None = ...,
         offsets: list[TopicPartition] | None = ...,
         *,
         asynchronous: Literal[False],
-    ) -> list[TopicPartition]: ...
+    ) -> Coroutine[Any, Any, list[TopicPartition]]: ...
     @overload
-    async def commit(
+    def commit(
         self,
         message: Message | None = ...,
         offsets: list[TopicPartition] | None = ...,
         asynchronous: bool = ...,  # noqa: FBT001 (the plain client's signature)
-    ) -> list[TopicPartition] | None: ...
+    ) -> Coroutine[Any, Any, list[TopicPartition] | None]: ...
 
-    async def commit(
+    def commit(
         self,
         message: Message | None = None,
         offsets: list[TopicPartition] | None = None,
         asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
-    ) -> list[TopicPartition] | None:
+    ) -> Coroutine[Any, Any, list[TopicPartition] | None]:
         """Commit completed messages; see `DedupConsumer.commit`.
 
-        First it completes the messages that you got: with ``completion="on-next-call"`` all of them, or those up to
-        ``message``, or below ``offsets``. Without arguments it leaves alone what another task has.
+        With ``completion="on-next-call"`` it first completes messages that your task got: those up to ``message``, or
+        below ``offsets``; without arguments all, but for that of an ``async for``, whose body may fail still. With
+        ``enable.auto.commit=false`` all that any task got.
         """
-        self._complete_last(message, offsets)
+        return self._commit(running_task(), message, offsets, asynchronous)
+
+    async def _commit(
+        self,
+        asker: asyncio.Task[Any] | None,
+        message: Message | None,
+        offsets: list[TopicPartition] | None,
+        asynchronous: bool,  # noqa: FBT001
+    ) -> list[TopicPartition] | None:
+        self._complete_last(asker, message, offsets)
         if self._taker.ends is not EndsBy.OFFSETS:
             return await self._call(lambda: self._consumer.commit(message, offsets, asynchronous))
         if message is None and offsets is None and not self._settings.only_stored:
@@ -378,11 +395,16 @@ class AsyncDedupConsumer:
             lambda: self._consumer.commit(*self._before_queued(message, offsets), asynchronous)
         )
 
-    async def store_offsets(
+    def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Complete the messages that your task got up to a message, or below offsets; the next commit includes them."""
+        return self._store_offsets(running_task(), message, offsets)
+
+    async def _store_offsets(
+        self, asker: asyncio.Task[Any] | None, message: Message | None, offsets: list[TopicPartition] | None
     ) -> None:
-        """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
-        self._complete_last(message, offsets)
+        self._complete_last(asker, message, offsets)
         await self._call(lambda: self._consumer.store_offsets(*self._before_queued(message, offsets)))
 
     def _before_queued(
@@ -435,11 +457,17 @@ class AsyncDedupConsumer:
     def _positions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         return self._up_to_queued(self._consumer.position(partitions))
 
-    async def seek(self, partition: TopicPartition) -> None:
-        """Read a partition from another offset on; see `DedupConsumer.seek`. Messages that wait here are dropped."""
+    def seek(self, partition: TopicPartition) -> Coroutine[Any, Any, None]:
+        """Read a partition from another offset on; see `DedupConsumer.seek`. Messages that wait here are dropped.
+
+        With ``completion="on-next-call"`` it first completes what your task got below that offset.
+        """
+        return self._seek(running_task(), partition)
+
+    async def _seek(self, asker: asyncio.Task[Any] | None, partition: TopicPartition) -> None:
         if not isinstance(partition, TopicPartition):
             raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
-        self._complete_last(None, [partition])
+        self._complete_last(asker, None, [partition])
 
         def seek() -> None:
             if partition.offset >= 0 and partition.offset == self._positions([partition])[0].offset:
@@ -611,8 +639,7 @@ class AsyncDedupConsumer:
         Unless another task got them, and is not over, or failed.
         """
         if error is None:
-            if self._taker.may_end:
-                self._taker.end_last()
+            self._taker.end_last()
             await self.close()
             return
         try:
@@ -644,16 +671,22 @@ class AsyncDedupConsumer:
         self._owner.start(self._taker.notify)
         await self._owner.flush()
 
-    def _complete_last(self, message: Message | None, offsets: list[TopicPartition] | None) -> None:
-        """Complete messages of the last call: those up to a message, below offsets, or all."""
+    def _complete_last(
+        self, asker: asyncio.Task[Any] | None, message: Message | None, offsets: list[TopicPartition] | None
+    ) -> None:
+        """Complete messages of the last call, if this task has them: those up to a message, below offsets, or all."""
         if message is not None:
             _refuse_others([message])
+        taker, buffer = self._taker, self._buffer
+        if not taker.is_of(asker):
+            return
+        if message is not None:
             if message.error() is None:
-                self._buffer.end_last_below({coordinates_of(message): (message.offset() or 0) + 1})
+                buffer.end_last_below({coordinates_of(message): (message.offset() or 0) + 1})
         elif offsets is not None:
-            self._buffer.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
-        elif self._taker.may_end:
-            self._taker.end_last(by_commit=True)
+            buffer.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
+        elif not taker.iterates:
+            taker.end_last(asker)
 
 
 def _seconds(timeout: float | None) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Coroutine
 from inspect import CO_ASYNC_GENERATOR, currentframe
 from math import inf
 from types import FrameType
@@ -28,12 +27,14 @@ _TWO_TASKS: Final = (
     "(iterate over explicit(), and complete each by once()); or use run()"
 )
 
-_ASKER: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("_ASKER", default=None)
-"""The task that asked for messages. Tasks that it begins later inherit that, e.g. those of `asyncio.wait_for`."""
+_AnyTask = asyncio.Task[Any] | None
 
 
 class Taker:
     """Takes messages from the buffer, on the event loop.
+
+    A task has the messages for which it called; only its own next call shows that they are handled. ``asker`` is the
+    task that made a call: another one may run that, e.g. in `asyncio.wait_for`.
 
     ``ends``: what ends a message. ``writes_each``: whether a message is in the store before the next one is taken.
     ``is_stopped``: whether iterations and runs are to end. ``runner``: the task in a run, which alone may ask.
@@ -44,9 +45,9 @@ class Taker:
         self.ends, self.writes_each, self.is_stopped = ends, writes_each, False
         self.buffer, self._owner = buffer, owner
         self._waiter: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[Any] | None = None
-        """The task that asked last."""
-        self.runner: asyncio.Task[Any] | None = None
+        self._task: _AnyTask = None
+        """The task that has the messages of the last call."""
+        self.runner: _AnyTask = None
         self.iterates = self._asks = self._interrupted = False
         self._at_once = 0
 
@@ -57,6 +58,7 @@ class Taker:
         count: int,
         timeout_s: float,
         *,
+        asker: _AnyTask = None,
         enough: int = 1,
         ends: EndsBy | None = None,
     ) -> list[Message]:
@@ -65,13 +67,19 @@ class Taker:
         ``ends``: what ends them, if not as configured. No message leaves the buffer before the last ``await``, so that
         a cancelled call has taken none.
         """
-        self._begin()
+        task, ended = asker or asyncio.current_task(), self.buffer.has_last
+        if (
+            self._asks
+            or self.runner not in (None, task)  # a run's handlers ask for nothing
+            or (ended and not self.is_of(task))
+        ):
+            raise RuntimeError(_TWO_TASKS)
+        self.end_last(task)
+        self._task = task
         self.iterates, self._interrupted, self._asks = False, False, True
         try:
-            if self.buffer.has_last:
-                self.end_last()
-                if self.writes_each:
-                    await self._owner.flush()
+            if ended and self.writes_each:
+                await self._owner.flush()
             if self.buffer.is_released:
                 await self._until_back()
             if len(self.buffer) < enough:
@@ -90,39 +98,22 @@ class Taker:
             self._owner.ask()
         return taken
 
-    def _begin(self) -> None:
-        """Refuse a second task: it would complete what the first one is handling."""
-        task, before = asyncio.current_task(), self._task
-        is_other = task is not before
-        is_handling = is_other and self.buffer.has_last and before is not None and not before.done()
-        if (
-            self.runner not in (None, task)
-            or (is_other and self._asks)
-            or (is_handling and (self.iterates or not self.may_end))
-        ):
-            raise RuntimeError(_TWO_TASKS)
-        self.buffer.release_doubted()
-        if is_other:
-            self.end_last()
-            self._task = task
-            _ASKER.set(task)
-
-    @property
-    def may_end(self) -> bool:
-        """Whether the task that got the messages of the last call is this one, began this one since, or is over."""
-        return self._task is None or self._task.done() or self._task is _ASKER.get()
-
-    def end_last(self, *, by_commit: bool = False) -> None:
-        """Complete the messages of the last call; release them if the task that got them was cancelled, or failed.
-
-        Also one that is doubted, unless the application commits it.
-        """
-        if not by_commit:
-            self.buffer.release_doubted()
+    def is_of(self, asker: _AnyTask) -> bool:
+        """Whether the messages of the last call are this task's, or those of one that is over."""
         task = self._task
-        # Its `exception` would count as retrieved.
-        failed = task is not None and task.done() and (task.cancelled() or task._exception is not None)  # noqa: SLF001
-        self.buffer.end_last(End.RELEASED if failed else None)
+        return task is None or task.done() or task is (asker or asyncio.current_task())
+
+    def end_last(self, asker: _AnyTask = None) -> None:
+        """Complete the messages of the last call, if they are `is_of` a task; release them if their own task failed.
+
+        A message that is doubted is released, whoever calls.
+        """
+        self.buffer.release_doubted()
+        if self.is_of(asker):
+            task = self._task
+            # Its `exception` would count as retrieved.
+            failed = task is not None and task.done() and (task.cancelled() or task._exception is not None)  # noqa: SLF001
+            self.buffer.end_last(End.RELEASED if failed else None)
 
     async def _until_back(self) -> None:
         """Wait until released messages are queued again, before all others, if they can come at once."""
@@ -158,10 +149,16 @@ class Taker:
             if timer is not None:
                 timer.cancel()
 
-    def take_next(self) -> Message | None:
+    def take_next(self, asker: _AnyTask) -> Message | None:
         """Complete the message before, and return the next one if it is there: what `take` does, the short way."""
         buffer = self.buffer
-        if self._at_once >= _MOST_AT_ONCE or self.is_stopped or buffer.is_closed or buffer.is_released:
+        if (
+            self._at_once >= _MOST_AT_ONCE
+            or self.is_stopped
+            or buffer.is_closed
+            or buffer.is_released
+            or asker is not self._task
+        ):
             return None
         message = buffer.take_next()
         if message is not None:
@@ -235,21 +232,25 @@ class Iteration(AsyncIterator[Message]):
         """Return another iterator: that of a statement must not live on in a variable."""
         return type(self)(self._consumer, self._taker, self._idle, self._ends)
 
-    async def __anext__(self) -> Message:
-        if self._is_short:
-            message = self._taker.take_next()
-            if message is not None:
-                self._message = message
-                return message
-        return await self._next(_is_hidden(currentframe()))
+    def __anext__(self) -> Coroutine[Any, Any, Message]:
+        """Return the next step, for the task and the statement that call here."""
+        asker = running_task()
+        return self._step(asker) if self._is_short else self._next(asker, _is_hidden(currentframe()))
 
-    async def _next(self, is_hidden: bool) -> Message:  # noqa: FBT001
+    async def _step(self, asker: _AnyTask) -> Message:
+        message = self._taker.take_next(asker)
+        if message is None:
+            return await self._next(asker, is_hidden=False)
+        self._message = message
+        return message
+
+    async def _next(self, asker: _AnyTask, is_hidden: bool) -> Message:  # noqa: FBT001
         taker, idle = self._taker, self._idle
         taker.buffer.trust(self._message)
         self._message, self._is_hidden, self._is_short = None, is_hidden, False
         idle.heard()
         while not taker.is_stopped:
-            taken = await taker.take(1, look_s(idle), ends=self._ends)
+            taken = await taker.take(1, look_s(idle), asker=asker, ends=self._ends)
             if not taken and idle.is_up:
                 break
             if messages := taker.without_events(taken):
@@ -261,7 +262,7 @@ class Iteration(AsyncIterator[Message]):
                         taker.buffer.doubt(message)
                 self._is_short = self._ends is EndsBy.NEXT and not (taker.writes_each or is_hidden)
                 return message
-        taker.end_last()
+        taker.end_last(asker)
         taker.begin_again()
         raise StopAsyncIteration
 
@@ -278,6 +279,14 @@ class Iteration(AsyncIterator[Message]):
             buffer.end_last(End.RELEASED)
 
 
+def running_task() -> _AnyTask:
+    """Return the task that runs now; None outside of an event loop, e.g. for the garbage collector."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 def _is_hidden(frame: FrameType | None) -> bool:
     """Whether the caller of this frame is a generator, or a comprehension with a frame of its own."""
     caller = None if frame is None else frame.f_back
@@ -286,10 +295,7 @@ def _is_hidden(frame: FrameType | None) -> bool:
 
 
 def _is_cancelled() -> bool:
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop: this is the garbage collector
-        return False
+    task = running_task()
     return task is not None and task.cancelling() > 0
 
 

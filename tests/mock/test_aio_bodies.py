@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaException, TopicPartition
 
 from tests.support.consuming import PATIENCE_S, committed, values
 
@@ -177,8 +178,8 @@ def test_a_step_may_have_a_task_of_its_own(run: Any, consumer_of: Open, send: Se
     assert _offset(kafka) == 2
 
 
-@pytest.mark.parametrize("ends", ["block", "commit", "stop"])
-def test_who_leaves_a_generator_shows_nothing_but_by_a_commit(
+@pytest.mark.parametrize("ends", ["block", "commit", "commit by name", "stop"])
+def test_who_leaves_a_generator_shows_nothing_but_by_a_commit_of_the_message(
     run: Any, consumer_of: Open, send: Send, kafka: MockKafka, ends: str
 ) -> None:
     """The end of the block, and a loop that ends at once, leave the last message to the next consumer."""
@@ -187,15 +188,17 @@ def test_who_leaves_a_generator_shows_nothing_but_by_a_commit(
     async def main() -> None:
         async with consumer_of("orders") as consumer, AsyncExitStack() as stack:
             messages = await stack.enter_async_context(aclosing(_messages(consumer)))
-            assert values([await anext(messages), await anext(messages)]) == ["a", "b"]
-            if ends == "commit":
-                await consumer.commit()
+            last = [await anext(messages), await anext(messages)][1]
+            assert values([last]) == ["b"]
+            if ends.startswith("commit"):
+                await consumer.commit(last if ends == "commit by name" else None)
             if ends == "stop":
                 consumer.stop()
                 assert [message async for message in consumer] == []
+        assert consumer.counters.released == (ends != "commit by name")
 
     run(main())
-    assert _offset(kafka) == (2 if ends == "commit" else 1)
+    assert _offset(kafka) == (2 if ends == "commit by name" else 1)
 
 
 # --- messages of other tasks ------------------------------------------------------------------------------------------
@@ -269,6 +272,118 @@ def test_a_commit_completes_what_its_own_task_has(
             task.cancel()
             await asyncio.wait([task])
             assert values([await consumer.poll()]) == ["b"]
+
+    run(main())
+
+
+async def _commit_directly(consumer: AsyncDedupConsumer, _: Message) -> None:
+    await consumer.commit(asynchronous=False)
+
+
+async def _commit_in_a_task(consumer: AsyncDedupConsumer, _: Message) -> None:
+    await asyncio.create_task(consumer.commit(asynchronous=False))
+
+
+async def _commit_by_name(consumer: AsyncDedupConsumer, message: Message) -> None:
+    await consumer.commit(message, asynchronous=False)
+
+
+@pytest.mark.parametrize("commits", [_commit_directly, _commit_in_a_task, _commit_by_name])
+def test_a_body_commits_its_own_message_by_its_name(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, commits: Any
+) -> None:
+    """The body has not ended: it may fail still, and its message comes again."""
+    send("a", "b")
+    is_named = commits is _commit_by_name
+
+    async def fails_at_b(consumer: AsyncDedupConsumer) -> None:
+        async for message in consumer:
+            if values([message]) == ["b"]:
+                await commits(consumer, message)
+                raise OSError("away")
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+            with pytest.raises(OSError, match="away"):
+                await asyncio.create_task(fails_at_b(consumer))
+            assert _offset(kafka) == 1 + is_named
+            assert values(await consumer.consume(1, 0.5)) == ([] if is_named else ["b"])
+
+    run(main())
+
+
+async def _seek(consumer: AsyncDedupConsumer, _: Message) -> None:
+    await consumer.seek(TopicPartition("orders", 0, 2))
+
+
+async def _commit_offsets(consumer: AsyncDedupConsumer, _: Message) -> None:
+    await consumer.commit(offsets=[TopicPartition("orders", 0, 2)], asynchronous=False)
+
+
+async def _store_offsets(consumer: AsyncDedupConsumer, message: Message) -> None:
+    await consumer.store_offsets(message)
+
+
+async def _stopped_iteration(consumer: AsyncDedupConsumer, _: Message) -> None:
+    consumer.stop()
+    assert [message async for message in consumer] == []
+
+
+async def _by_waiting(consumer: AsyncDedupConsumer, work: Work, _: AsyncExitStack) -> None:
+    while message := await asyncio.wait_for(consumer.poll(), PATIENCE_S):
+        await work(message)
+
+
+@pytest.mark.parametrize("loop", [_plain, _by_poll, _by_waiting])
+@pytest.mark.parametrize(
+    "call", [_commit_directly, _commit_by_name, _commit_offsets, _store_offsets, _seek, _stopped_iteration]
+)
+def test_calls_of_another_task_complete_nothing_of_a_message_in_hand(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, loop: Any, call: Any
+) -> None:
+    """Also where the call for the message ran in a task of its own, which is over, as in ``wait_for``."""
+    send("a", "b")
+    in_hand = list[Any]()
+
+    async def keep_b(message: Message) -> None:
+        if values([message]) == ["b"]:
+            in_hand.append(message)
+            await asyncio.sleep(PATIENCE_S)
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer, AsyncExitStack() as stack:
+            task = asyncio.create_task(loop(consumer, keep_b, stack))
+            while not in_hand:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            with suppress(KafkaException):  # what is named there is not completed: there is nothing to commit
+                await call(consumer, in_hand[0])
+            await asyncio.sleep(0.1)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    run(main())
+    assert _offset(kafka) == 1
+
+
+@pytest.mark.parametrize("way", ["iterator", "poll"])
+def test_a_task_that_another_one_began_does_not_ask_beside_it(
+    run: Any, consumer_of: Open, send: Send, way: str
+) -> None:
+    """Not by an iterator that both have, either: that would complete the message which the first one has."""
+    send("a", "b", "c")
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+            iterator = aiter(consumer)
+
+            async def ask() -> Message | None:
+                return await (anext(iterator) if way == "iterator" else consumer.poll())
+
+            assert values([await ask(), await ask()]) == ["a", "b"]
+            with pytest.raises(RuntimeError, match="another task"):
+                await asyncio.create_task(ask())
+            assert values([await ask()]) == ["c"]
 
     run(main())
 
