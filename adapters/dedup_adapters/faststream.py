@@ -15,6 +15,7 @@ that message, and what refuses it for another try (``nack``) releases it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Unpack
@@ -67,8 +68,9 @@ def deduplicate(
     your program does not end stays open, and comes again after a restart.
 
     An error of a parser, a filter or a middleware of yours ends a message as one of the handler does. A message whose
-    work is cancelled is released. A message that a handler skips (``SkipMessage``) is completed, as is one that
-    FastStream cannot read, and, with ``MANUAL``, one for which there is no handler. Messages without an ID pass.
+    work is cancelled is released; a cancellation that leaves the handler ends its subscriber, as in FastStream, which
+    then leaves the group. A message that a handler skips (``SkipMessage``) is completed, as is one that FastStream
+    cannot read, and, with ``MANUAL``, one for which there is no handler. Messages without an ID pass.
 
     Args:
         broker: FastStream's broker for confluent-kafka.
@@ -230,6 +232,19 @@ class _Consumer(AsyncConfluentConsumer):
                 self._is_done = True
                 await self.release(tuple(compress(self._last, can_be_parsed)))
 
+    async def end_loop(self) -> None:
+        """Leave the group, whose other members go on: FastStream asks for no more messages.
+
+        It stops to poll then, by which a plain client leaves after a while; ours polls in its own thread.
+        """
+        self.logger_state.log(
+            "a cancelled handler ended its subscriber, which leaves the group: catch asyncio.CancelledError there, or "
+            "restart the broker",
+            logging.ERROR,
+        )
+        if self._wish.topics:
+            await self._dedup.unsubscribe()
+
 
 async def _can_be_parsed(message: Message) -> bool:
     """Whether FastStream's own parser reads a message: by that one it also acknowledges what got to no handler."""
@@ -304,6 +319,11 @@ class _EndOfMessage(BaseMiddleware):
             if consumer.has_open(_messages(self.msg)):
                 await consumer.leave(exc_val, had_scope=self._had_scope)
                 break
+        if isinstance(exc_val, asyncio.CancelledError):
+            # It goes on through FastStream's loop, if this is a subscriber's (and not `get_one`).
+            ended = getattr(self.context.get("handler_"), "consumer", None)
+            if ended in self._consumers:
+                await ended.end_loop()
         return await super().__aexit__(exc_type, exc_val, exc_tb)
 
 

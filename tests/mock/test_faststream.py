@@ -367,6 +367,43 @@ def test_a_cancellation_beside_the_handler_loses_nothing(shop: Shop, send: Send,
     assert shop.got == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("policy", "workers"),
+    [(AckPolicy.ACK_FIRST, 1), (AckPolicy.ACK_FIRST, 2), (AckPolicy.NACK_ON_ERROR, 1)],
+)
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_subscriber_that_a_cancellation_ended_leaves_the_group(
+    shop: Shop, send: Send, policy: AckPolicy, workers: int, is_own: Any
+) -> None:
+    """FastStream asks no more after it, whether the handler cancels itself or something that it awaits."""
+
+    async def handle(body: str) -> None:
+        shop.note(body)
+        if body == "b" and shop.got.count("b") == 1:
+            task = asyncio.current_task() if is_own else asyncio.create_task(asyncio.sleep(PATIENCE_S))
+            assert task is not None
+            task.cancel()
+            await (asyncio.sleep(PATIENCE_S) if is_own else task)
+
+    async def main() -> None:
+        options: Any = {"max_workers": workers}
+        async with (
+            shop.open(policy, handle, **options),
+            shop.open(policy, handle, shop.broker(), **options),
+        ):
+            send("a", "b")
+            await shop.until(lambda: "b" in shop.got)
+            send("c")
+            await shop.until(lambda: "c" in shop.got)
+            await asyncio.sleep(0.3)
+
+    asyncio.run(main())
+    assert [*dict.fromkeys(shop.got)] == ["a", "b", "c"]
+    # With more workers a message counts as handled once the next one is asked for, which happens at once.
+    assert workers > 1 or shop.got.count("b") == 2
+    assert shop.offset() == 3
+
+
 @pytest.mark.parametrize("policy", [AckPolicy.ACK_FIRST, AckPolicy.ACK])
 def test_a_middleware_may_end_a_handler_that_takes_too_long(
     shop: Shop, send: Send, policy: AckPolicy
