@@ -16,17 +16,20 @@ from sqlalchemy import select
 
 from dedup_adapters.sql_outbox import SqlOutbox
 from dedup_sdk.testing import MockKafka
-from tests.support import sql_outbox_worker
+from tests.integration.sql.conftest import BY_ASYNC_DRIVERS
+from tests.support import outbox_coroutines, sql_outbox_worker
 from tests.support.consuming import make_consumer, poll_through, values
 from tests.support.forks import FORKS
 from tests.support.outboxes import Seen, make_producer, poll_until, records
 from tests.support.sql_outbox_worker import PATIENCE_S, TOPIC, WORK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
+
+    Main = Callable[..., None]
 
 LIVES = 8
 _MOST_LIFE_S = 0.2
@@ -40,11 +43,19 @@ def bootstrap() -> Iterator[str]:
         yield kafka.bootstrap
 
 
-def live(kind: str, bootstrap: str, engine: Engine, first: int, delay_s: float = 0.0) -> None:
+def live(
+    kind: str,
+    bootstrap: str,
+    at: URL,
+    first: int,
+    delay_s: float = 0.0,
+    *,
+    main: Main = sql_outbox_worker.main,
+) -> None:
     """Have a worker go until it is where it is to be killed, or at work for so many seconds, and kill it."""
     ours, theirs = FORKS.Pipe()
-    url = engine.url.render_as_string(hide_password=False)
-    worker = FORKS.Process(target=sql_outbox_worker.main, args=(theirs, kind, bootstrap, url, first))
+    url = at.render_as_string(hide_password=False)
+    worker = FORKS.Process(target=main, args=(theirs, kind, bootstrap, url, first))
     worker.start()
     theirs.close()
     assert ours.poll(PATIENCE_S), "it does not come to that"
@@ -85,7 +96,25 @@ def test_what_was_committed_is_handled_once_under_sigkill(
     draw = random.Random(engine.dialect.name)
     for number in range(LIVES):
         kind = ("anywhere", "at-removal")[number % 2]
-        live(kind, bootstrap, engine, 1_000_000 * number, draw.uniform(0, _MOST_LIFE_S))
+        live(kind, bootstrap, engine.url, 1_000_000 * number, draw.uniform(0, _MOST_LIFE_S))
+    check(bootstrap, engine, tmp_path)
+
+
+@pytest.mark.slow
+@BY_ASYNC_DRIVERS
+def test_what_coroutines_committed_is_handled_once_under_sigkill(
+    bootstrap: str, engine: Engine, async_url: URL, tmp_path: Path
+) -> None:
+    """Added in an `AsyncSession`; killed before and after the commit, and around the sending."""
+    SqlOutbox(engine).create()
+    WORK.metadata.create_all(engine)
+    for number, place in enumerate(2 * outbox_coroutines.PLACES):
+        live(place, bootstrap, async_url, 1_000_000 * number, main=outbox_coroutines.main)
+    check(bootstrap, engine, tmp_path)
+
+
+def check(bootstrap: str, engine: Engine, folder: Path) -> None:
+    """Have the rest sent and all handled; what was committed was handled once, and nothing else."""
     seen, committed = finished(bootstrap, engine), done(engine)
     sent = {each.value for each in seen}
     assert set(committed) - sent == set(), "lost"
@@ -97,7 +126,7 @@ def test_what_was_committed_is_handled_once_under_sigkill(
         body: key for body, key in committed.items() if key
     }
     assert len(seen) > len(sent), "nothing was sent again"
-    with make_consumer(bootstrap, "handling", tmp_path / "store") as consumer:
+    with make_consumer(bootstrap, "handling", folder / "store") as consumer:
         consumer.subscribe([TOPIC])
         handled = Counter(values(poll_through(consumer, TOPIC)))
     assert handled == Counter(body.decode() for body in sent)
@@ -109,5 +138,17 @@ def test_an_outbox_that_removes_before_it_sends_is_found_out(bootstrap: str, eng
     """The count above can fail."""
     SqlOutbox(engine).create()
     WORK.metadata.create_all(engine)
-    live("hasty", bootstrap, engine, 0)
+    live("hasty", bootstrap, engine.url, 0)
+    assert set(done(engine)) - {each.value for each in finished(bootstrap, engine)} != set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("server", "driver"), [("sqlite", "sqlite+aiosqlite")], indirect=["server"])
+def test_a_message_in_a_transaction_of_its_own_is_found_out(
+    bootstrap: str, engine: Engine, async_url: URL
+) -> None:
+    """As above: work was committed of which no message tells."""
+    SqlOutbox(engine).create()
+    WORK.metadata.create_all(engine)
+    live(outbox_coroutines.APART, bootstrap, async_url, 0, main=outbox_coroutines.main)
     assert set(done(engine)) - {each.value for each in finished(bootstrap, engine)} != set()
