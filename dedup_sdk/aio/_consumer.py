@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from weakref import ref
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk._checks import whole
 from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode
@@ -33,7 +33,7 @@ from dedup_sdk._strategy import Strategy
 from dedup_sdk.aio._buffer import Coordinates, End, EndsBy, MessageBuffer, coordinates_of
 from dedup_sdk.aio._observers import LoopObservers
 from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner
-from dedup_sdk.aio._taker import Iteration, Taker, running_task
+from dedup_sdk.aio._taker import AnyTask, Iteration, Taker, running_task
 
 if TYPE_CHECKING:
     from dedup_sdk._runner.settings import Failures, OnError
@@ -144,9 +144,8 @@ class AsyncDedupConsumer:
         """
         return self._poll(running_task(), _seconds(timeout))
 
-    async def _poll(self, asker: asyncio.Task[Any] | None, timeout_s: float) -> Message | None:
-        self._begin()
-        got = await self._taker.take(1, timeout_s, asker=asker)
+    async def _poll(self, asker: AnyTask, timeout_s: float) -> Message | None:
+        got = await self._consume(asker, 1, timeout_s)
         return got[0] if got else None
 
     def consume(
@@ -159,9 +158,7 @@ class AsyncDedupConsumer:
         """
         return self._consume(running_task(), num_messages, _seconds(timeout))
 
-    async def _consume(
-        self, asker: asyncio.Task[Any] | None, num_messages: int, timeout_s: float
-    ) -> list[Message]:
+    async def _consume(self, asker: AnyTask, num_messages: int, timeout_s: float) -> list[Message]:
         whole("num_messages", num_messages, advice="give the most messages to return, e.g. 100")
         self._begin()
         enough = min(num_messages, MOST_QUEUED)
@@ -379,33 +376,38 @@ class AsyncDedupConsumer:
         return self._commit(running_task(), message, offsets, asynchronous)
 
     async def _commit(
-        self,
-        asker: asyncio.Task[Any] | None,
-        message: Message | None,
-        offsets: list[TopicPartition] | None,
-        asynchronous: bool,  # noqa: FBT001
+        self, asker: AnyTask, message: Message | None, offsets: list[TopicPartition] | None, *how: bool
     ) -> list[TopicPartition] | None:
-        self._complete_last(asker, message, offsets)
-        if self._taker.ends is not EndsBy.OFFSETS:
-            return await self._call(lambda: self._consumer.commit(message, offsets, asynchronous))
-        if message is None and offsets is None and not self._settings.only_stored:
+        taker, is_unnamed = self._taker, message is None and offsets is None
+        if is_unnamed and taker.ends is EndsBy.OFFSETS and not self._settings.only_stored:
             # Not all that the consumer has delivered: some of that is still queued here.
             offsets = [TopicPartition(*at, end) for at, end in self._buffer.taken_up_to().items()]
-        return await self._call(
-            lambda: self._consumer.commit(*self._before_queued(message, offsets), asynchronous)
-        )
+        is_left_out = is_unnamed and taker.ends is EndsBy.NEXT and taker.iterates
+        try:
+            return await self._name(
+                asker, message, offsets, lambda *named: self._consumer.commit(*named, *how)
+            )
+        except KafkaException as error:
+            if is_left_out and error.args[0].code() == KafkaError._NO_OFFSET:  # noqa: SLF001
+                return []  # nothing came before the message that is still in its body
+            raise
 
     def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> Coroutine[Any, Any, None]:
         """Complete the messages that your task got up to a message, or below offsets; the next commit includes them."""
-        return self._store_offsets(running_task(), message, offsets)
+        return self._name(running_task(), message, offsets, self._consumer.store_offsets)
 
-    async def _store_offsets(
-        self, asker: asyncio.Task[Any] | None, message: Message | None, offsets: list[TopicPartition] | None
-    ) -> None:
+    async def _name(
+        self,
+        asker: AnyTask,
+        message: Message | None,
+        offsets: list[TopicPartition] | None,
+        call: Callable[[Message | None, list[TopicPartition] | None], T],
+    ) -> T:
+        """Make a call that may name messages: those of the last call for messages, if this task has them, end first."""
         self._complete_last(asker, message, offsets)
-        await self._call(lambda: self._consumer.store_offsets(*self._before_queued(message, offsets)))
+        return await self._call(lambda: call(*self._before_queued(message, offsets)))
 
     def _before_queued(
         self, message: Message | None, offsets: list[TopicPartition] | None
@@ -464,7 +466,7 @@ class AsyncDedupConsumer:
         """
         return self._seek(running_task(), partition)
 
-    async def _seek(self, asker: asyncio.Task[Any] | None, partition: TopicPartition) -> None:
+    async def _seek(self, asker: AnyTask, partition: TopicPartition) -> None:
         if not isinstance(partition, TopicPartition):
             raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
         self._complete_last(asker, None, [partition])
@@ -672,7 +674,7 @@ class AsyncDedupConsumer:
         await self._owner.flush()
 
     def _complete_last(
-        self, asker: asyncio.Task[Any] | None, message: Message | None, offsets: list[TopicPartition] | None
+        self, asker: AnyTask, message: Message | None, offsets: list[TopicPartition] | None
     ) -> None:
         """Complete messages of the last call, if this task has them: those up to a message, below offsets, or all."""
         if message is not None:

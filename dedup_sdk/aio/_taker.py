@@ -27,7 +27,7 @@ _TWO_TASKS: Final = (
     "(iterate over explicit(), and complete each by once()); or use run()"
 )
 
-_AnyTask = asyncio.Task[Any] | None
+AnyTask = asyncio.Task[Any] | None
 
 
 class Taker:
@@ -45,9 +45,9 @@ class Taker:
         self.ends, self.writes_each, self.is_stopped = ends, writes_each, False
         self.buffer, self._owner = buffer, owner
         self._waiter: asyncio.Future[None] | None = None
-        self._task: _AnyTask = None
+        self._task: AnyTask = None
         """The task that has the messages of the last call."""
-        self.runner: _AnyTask = None
+        self.runner: AnyTask = None
         self.iterates = self._asks = self._interrupted = False
         self._at_once = 0
 
@@ -58,7 +58,7 @@ class Taker:
         count: int,
         timeout_s: float,
         *,
-        asker: _AnyTask = None,
+        asker: AnyTask = None,
         enough: int = 1,
         ends: EndsBy | None = None,
     ) -> list[Message]:
@@ -98,12 +98,12 @@ class Taker:
             self._owner.ask()
         return taken
 
-    def is_of(self, asker: _AnyTask) -> bool:
+    def is_of(self, asker: AnyTask) -> bool:
         """Whether the messages of the last call are this task's, or those of one that is over."""
         task = self._task
         return task is None or task.done() or task is (asker or asyncio.current_task())
 
-    def end_last(self, asker: _AnyTask = None) -> None:
+    def end_last(self, asker: AnyTask = None) -> None:
         """Complete the messages of the last call, if they are `is_of` a task; release them if their own task failed.
 
         A message that is doubted is released, whoever calls.
@@ -149,7 +149,7 @@ class Taker:
             if timer is not None:
                 timer.cancel()
 
-    def take_next(self, asker: _AnyTask) -> Message | None:
+    def take_next(self, asker: AnyTask) -> Message | None:
         """Complete the message before, and return the next one if it is there: what `take` does, the short way."""
         buffer = self.buffer
         if (
@@ -237,14 +237,14 @@ class Iteration(AsyncIterator[Message]):
         asker = running_task()
         return self._step(asker) if self._is_short else self._next(asker, _is_hidden(currentframe()))
 
-    async def _step(self, asker: _AnyTask) -> Message:
+    async def _step(self, asker: AnyTask) -> Message:
         message = self._taker.take_next(asker)
         if message is None:
             return await self._next(asker, is_hidden=False)
         self._message = message
         return message
 
-    async def _next(self, asker: _AnyTask, is_hidden: bool) -> Message:  # noqa: FBT001
+    async def _next(self, asker: AnyTask, is_hidden: bool) -> Message:  # noqa: FBT001
         taker, idle = self._taker, self._idle
         taker.buffer.trust(self._message)
         self._message, self._is_hidden, self._is_short = None, is_hidden, False
@@ -279,7 +279,7 @@ class Iteration(AsyncIterator[Message]):
             buffer.end_last(End.RELEASED)
 
 
-def running_task() -> _AnyTask:
+def running_task() -> AnyTask:
     """Return the task that runs now; None outside of an event loop, e.g. for the garbage collector."""
     try:
         return asyncio.current_task()

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from tests.support.consuming import PATIENCE_S, committed, values
+from dedup_sdk.aio import AsyncDedupConsumer
+from tests.support.consuming import PATIENCE_S, committed, lookup, values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from confluent_kafka import Message
 
-    from dedup_sdk.aio import AsyncDedupConsumer
+    from dedup_sdk import MemoryStore
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Open, Send
 
@@ -312,6 +313,24 @@ def test_a_body_commits_its_own_message_by_its_name(
     run(main())
 
 
+def test_each_body_may_commit_those_before_it(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka
+) -> None:
+    """Also the first one, before which there is none; the end of the block commits the last one."""
+    send("a", "b", "c")
+    offsets = []
+
+    async def main() -> None:
+        async with consumer_of("orders", idle_timeout=1) as consumer:
+            async for _ in consumer:
+                committed_now = await consumer.commit(asynchronous=False)
+                offsets.append([each.offset for each in committed_now])
+
+    run(main())
+    assert offsets == [[], [1], [2]]
+    assert _offset(kafka) == 3
+
+
 async def _seek(consumer: AsyncDedupConsumer, _: Message) -> None:
     await consumer.seek(TopicPartition("orders", 0, 2))
 
@@ -386,6 +405,19 @@ def test_a_task_that_another_one_began_does_not_ask_beside_it(
             assert values([await ask()]) == ["c"]
 
     run(main())
+
+
+def test_a_call_may_be_made_before_its_loop_runs(kafka: MockKafka, memory: MemoryStore, send: Send) -> None:
+    """As in ``asyncio.run(consumer.poll())``: each call has a task of its own, and the next one completes."""
+    send("a", "b")
+    config = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    with asyncio.Runner() as runner:
+        runner.get_loop()
+        consumer = AsyncDedupConsumer({**config, "log_level": 0}, dedup=lookup(), store=memory)
+        runner.run(consumer.subscribe(["orders"]))
+        assert values([runner.run(consumer.poll()), runner.run(consumer.poll())]) == ["a", "b"]
+        runner.run(consumer.close())
+    assert _offset(kafka) == 1
 
 
 @pytest.mark.parametrize("end", ["cancellation", "failure"])
