@@ -282,7 +282,7 @@ class DedupConsumer(Consumer):
         says nothing about the end of the topic, as None from `poll`.
 
         ``consume(0)`` takes no message and does not wait: the group hears from the consumer, callbacks run, recoveries
-        and commits go on. Call it while your program has no room for a message.
+        and commits go on. Call it on the thread that asks for messages, while your program has no room for one.
         """
         try:
             num_messages = operator.index(num_messages)

@@ -198,7 +198,7 @@ def test_a_heartbeat_of_another_thread_is_refused_beside_a_poll(
 
 
 def test_a_change_inside_the_client_is_carried_out_behind_it(make: Make, send: Send) -> None:
-    """A handler that strikes in the client's `poll` begins no other call, whose end would count as that of the first."""
+    """A handler that strikes in the client's `poll` begins no other call: its end would count as that of the first."""
     send("a", "b")
     consumer = make("orders")
     assert values(poll_some(consumer, 1)) == ["a"]

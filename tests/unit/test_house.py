@@ -12,8 +12,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pytest
-
 from dedup_sdk import Counters
 from dedup_sdk._observe import PartitionCounters
 from dedup_sdk.bridge import BridgeCounters
@@ -239,6 +237,7 @@ _AS_THEY_ARE: Final = Counter([
     "AssignmentApi._commit_in_group", "AssignmentApi._resume_manual",
     "AssignmentApi.subscribe.lost",
     "Fetcher.fetch", "Fetcher.listen", "FetchLoop.messages", "FetchLoop._fetch_and_judge", "FetchLoop._take_early",
+    "FetchLoop.heartbeat", "FetchLoop.heartbeat",
     "FetchLoop.end_explicit", "FetchLoop.deliver_again", "FetchLoop._fetch_again",
 ])  # fmt: skip
 """Functions that take the consumer's lock and leave early messages as they are, one for each block.
