@@ -121,6 +121,10 @@ class DeadLetterError(DedupError):
     """A handler failed after all attempts, and the dead letter could not be sent; the message is delivered again."""
 
 
+class TransactionError(DedupError):
+    """A Kafka transaction cannot be committed, or whether it was committed cannot be found out."""
+
+
 class BridgeError(DedupError):
     """A bridge cannot go on: one of its ends is missing or refuses it, or the target refuses a record."""
 

@@ -448,6 +448,31 @@ class Flight:
         chunks = [each for chunk in self.chunks for each in chunk.done_ranges(offset)]
         return from_offset(merged([(offset, max(offset, self.high)), *self.restored, *chunks]), offset)
 
+    def as_if_completed(self, offsets: Collection[int]) -> tuple[int, Ranges]:
+        """Return what would be completed if the records at these offsets were: the watermark, and the ranges above it.
+
+        Records that wait for one of them count as open: their verdict comes with the completion.
+        """
+        named = np.fromiter(offsets, np.int64, len(offsets))
+        ended = [
+            (np.frombuffer(chunk.states, np.uint8) == DONE) | np.isin(chunk.column, named)
+            for chunk in self.chunks
+        ]
+        first = (
+            (chunk.offsets[int(done.argmin())])
+            for chunk, done in zip(self.chunks, ended, strict=True)
+            if not done.all()
+        )
+        high = next(first, self.position)
+        if self._bound is not None:
+            high = max(self.high, self._bound(high))
+        above = (
+            chunk.ranges_of(np.flatnonzero(done), high)
+            for chunk, done in zip(self.chunks, ended, strict=True)
+        )
+        ranges = [each for found in above for each in found]
+        return high, from_offset(merged([*self.restored, *ranges]), high)
+
     def is_completed(self, offset: int) -> bool:
         """Whether this group has completed the record at this offset since ``low``."""
         if offset < self.high:

@@ -13,7 +13,7 @@ disk_full
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter, is_, itemgetter
 from time import perf_counter
@@ -401,6 +401,15 @@ class Partition:
         """
         here = before_offset(self.flight.completed_above(offset), self._read_to)
         return from_offset(merged([*here, *self.flight.reported]), offset)
+
+    def as_if_completed(self, offsets: Collection[int]) -> tuple[int, Ranges]:
+        """Return what the group could commit if the records at these offsets were completed.
+
+        That is the offset, and the completed ranges above it, as those of `committable` and `completed_above`.
+        """
+        high, above = self.flight.as_if_completed(offsets)
+        high = min(high, self._read_to)
+        return high, from_offset(merged([*before_offset(above, self._read_to), *self.flight.reported]), high)
 
     def _hide_reported(self, chunk: Chunk, rows: list[int]) -> None:
         """Complete the records of a chunk that another owner completed, instead of delivering them."""

@@ -30,7 +30,7 @@ from confluent_kafka import (
 )
 
 from dedup_sdk._core.flight import Flight
-from dedup_sdk._core.ranges import before_offset, count_offsets
+from dedup_sdk._core.ranges import Ranges, before_offset, count_offsets
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.client import Client
@@ -438,12 +438,22 @@ class Assigned:
 
     def commit_of(self, partition: Partition, offset: int) -> TopicPartition:
         """Return the commit, with its text, of an offset that is not above the partition's watermark."""
-        metadata = self.metadata(partition, offset)
+        return self._commit(offset, self.metadata(partition, offset))
+
+    def commit_as_if(self, partition: Partition, completed: Collection[int]) -> TopicPartition:
+        """Return the commit, with its text, that would be right if the records at these offsets were completed."""
+        offset, above = partition.as_if_completed(completed)
+        return self._commit(offset, self.metadata(partition, offset, above))
+
+    def _commit(self, offset: int, metadata: CommitMetadata) -> TopicPartition:
         epoch = -1 if metadata.epoch is None else metadata.epoch
         return TopicPartition(self.topic, self.partition, offset, metadata.text(offset), epoch)
 
-    def metadata(self, partition: Partition, offset: int) -> CommitMetadata:
-        """Return the metadata of a commit of an offset."""
+    def metadata(self, partition: Partition, offset: int, above: Ranges | None = None) -> CommitMetadata:
+        """Return the metadata of a commit of an offset.
+
+        ``above``: the half-open ranges completed above it; None: those that are.
+        """
         flight, memory = partition.flight, partition.memory
         metadata = CommitMetadata(
             low=min(memory.committed_low, offset),
@@ -453,7 +463,9 @@ class Assigned:
             log=self.log,
             rule=partition.terms.rule,
         )
-        ranges = partition.completed_above(offset) if self.commits.has_room_for_done else ()
+        if above is None:
+            above = partition.completed_above(offset)
+        ranges = above if self.commits.has_room_for_done else ()
         return metadata.with_done(ranges, offset, partial(self._witness, flight)) if ranges else metadata
 
     def left_out(self, partition: Partition, offset: int) -> int:

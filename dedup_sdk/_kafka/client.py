@@ -331,7 +331,7 @@ class Client:
         """
         if self.login is not self._told:
             self.tell_login()
-        offsets = [self._with_text(tp, sealed) for tp in offsets]
+        offsets = self.with_seals(offsets)
         if (self._cluster or "").startswith("mockCluster"):
             # Unlike a broker it refuses the epoch of an earlier leader.
             offsets = [TopicPartition(tp.topic, tp.partition, tp.offset, tp.metadata or "") for tp in offsets]
@@ -339,6 +339,10 @@ class Client:
             Consumer.commit(self._consumer, offsets=offsets, asynchronous=True)
             return None
         return Consumer.commit(self._consumer, offsets=offsets, asynchronous=False)
+
+    def with_seals(self, offsets: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return these commits; metadata of ours has the seal that binds it to group, topic and partition."""
+        return [self._with_text(tp, sealed) for tp in offsets]
 
     def _with_text(
         self, tp: TopicPartition, change: Callable[[str | None, str, str, int], str]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -113,6 +113,10 @@ class Commits:
         self._only_hidden = only_hidden
         self._by_transactions = False
         """Whether transactions may commit, which this client cannot see: a commit of hidden records could go back."""
+        self._in_transactions = False
+        """Whether the application commits these texts in transactions, and tells how each has ended."""
+        self._in_doubt: set[Coordinates] = set()
+        """Partitions whose offsets are in a transaction that has not ended, as far as is known."""
         self._unanswered: set[Coordinates] = set()
         """Partitions with an asynchronous commit that has no answer yet."""
         self.pending: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
@@ -126,9 +130,16 @@ class Commits:
         Where only the user commits, these are the hidden records directly after the committed offset: the user never
         sees them and cannot commit them, and the lag would count them for ever.
 
+        Where transactions commit, only the last commit of an assignment is made here: the group's coordinator would let
+        one that comes after a transaction's offsets, and before its end, win over these.
+
         ``until``: the deadline (monotonic seconds) for the answer.
         """
-        if self._only_hidden and self._by_transactions:
+        if self._in_transactions:
+            partitions = (
+                [] if asynchronous else [p for p in partitions if p.coordinates not in self._in_doubt]
+            )
+        elif self._only_hidden and self._by_transactions:
             return
         prefix = _hidden_prefix if self._only_hidden else _completed_prefix
         ready = [offset for offset in map(prefix, partitions) if offset is not None]
@@ -201,9 +212,44 @@ class Commits:
                 del self.pending[coordinates]
 
     def begin_transactions(self) -> bool:
-        """Record that transactions may commit; return whether this is the first call."""
+        """Record that transactions may commit; return whether this is the first call, and nothing is known of them."""
         before, self._by_transactions = self._by_transactions, True
-        return not before
+        return not (before or self._in_transactions)
+
+    def in_transaction(self, ended: Mapping[Coordinates, Collection[int]]) -> list[TopicPartition] | None:
+        """Return the commits of a transaction in which the records at these offsets end, of all partitions.
+
+        Partitions without something new for the group are left out. None while a commit has no answer yet: the broker
+        may get it after the transaction's offsets. Until `transaction_ended` these partitions are in doubt.
+        """
+        self._in_transactions = True
+        if self._unanswered & self._assigned.keys():
+            return None
+        offsets = []
+        for coordinates, assigned in self._assigned.items():
+            partition = assigned.engine_partition
+            if partition is None or not partition.started or not assigned.is_ours or assigned.recovers:
+                continue
+            if coordinates in ended:
+                assigned.commits.forget_move()
+            partition.persist()
+            offset = assigned.commit_as_if(partition, ended.get(coordinates, ()))
+            if offset.offset >= assigned.commits.confirmed and self._is_new_to_group(
+                offset, asynchronous=False
+            ):
+                offsets.append(offset)
+        self._in_doubt = {(tp.topic, tp.partition) for tp in offsets}
+        return self._client.with_seals(offsets)
+
+    def transaction_ended(self, committed: Iterable[TopicPartition] = ()) -> None:
+        """Note that a transaction has ended, and which offsets it has committed."""
+        self._in_doubt.clear()
+        answered = [tp for tp in committed if (tp.topic, tp.partition) in self._assigned]
+        for tp in answered:
+            commits = self._assigned[tp.topic, tp.partition].commits
+            commits.requested = max(commits.requested, tp.offset)
+            commits.note_done(done_part(tp.metadata))
+        self._apply_answer(None, answered)
 
     def await_nothing(self) -> None:
         """Stop waiting for answers: an interruption may have swallowed them."""

@@ -33,7 +33,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.cimpl import Consumer
+from confluent_kafka.cimpl import Consumer, Producer
 
 from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
@@ -51,6 +51,7 @@ from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
 from dedup_sdk._kafka.session import WAITING_SHARE, Session, waiting_until
 from dedup_sdk._kafka.settings import (
+    ASK_S,
     DESERIALIZE,
     ClientSettings,
     client_settings,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from dedup_sdk._runner.runner import Runner
     from dedup_sdk._runner.settings import Failures, Handler, OnError
     from dedup_sdk._runner.tasks import Order
+    from dedup_sdk._transactions import Transactions
     from dedup_sdk.shared._protocol import ClaimStore
     from dedup_sdk.shared._settings import Shared
 
@@ -616,18 +618,112 @@ class DedupConsumer(Consumer):
             raise _not_a_record("the message has no offset: give one that poll() returned")
         self._loop.do_or_note(self._loop.store_offsets, below)
 
+    def transactions(
+        self,
+        producer: Mapping[str, Any] | Producer = NO_SETTINGS,
+        *,
+        records: int = 1_000,
+        seconds: float = 0.1,
+        output_id: str | None = "dedup-id",
+    ) -> Transactions:
+        """Consume, and write to Kafka, in transactions: what you write becomes visible exactly once.
+
+            with consumer.transactions({"transactional.id": "billing-1"}) as transactions:
+                for transaction in transactions:
+                    for message in transaction:
+                        transaction.produce("bills", bill(message))
+
+        A transaction has the messages that came in ``seconds`` after its first one, at most ``records``, what you
+        `produce`, and the group's offsets. It is committed when you ask for the next one, or leave the block without an
+        exception; an exception aborts it, and its messages come again. Transactions end after `stop`, and after
+        ``idle_timeout``, as iteration does. While the block lasts, nothing else completes or commits a message.
+
+        Args:
+            producer: settings for the producer besides those of the consumer, or a `Producer` of yours with a
+                ``transactional.id``, for which this method calls ``init_transactions``. The ID must belong to one
+                process at a time, e.g. the pod's name; without one each consumer makes its own.
+            records: the most messages of a transaction.
+            seconds: the most seconds between the first message of a transaction and its commit, besides your work.
+            output_id: the header for the ID of each record that you produce, made from the ID of its message, so that
+                the next consumer can hide copies; None: no header.
+
+        The block raises `TransactionError` if the broker refuses transactions, if another producer has the ID, or if
+        nobody can tell whether a transaction was committed; then close the consumer: the next one begins where the
+        group's offsets are.
+        """
+        from dedup_sdk._transactions import Transactions
+
+        self._access.check_open()
+        return Transactions(
+            self,
+            self._loop,
+            producer,
+            settings=self._settings,
+            idle=IdleClock(self._session, self._idle_timeout_s),
+            is_stopped=lambda: self._stopped,
+            forget_stop=self._forget_stop,
+            is_subscribed=lambda: self._assignment.subscribed,
+            records=records,
+            seconds=seconds,
+            output_id=output_id,
+        )
+
+    def _forget_stop(self) -> None:
+        self._stopped = False
+
+    def transaction_offsets(self, messages: Iterable[Message]) -> list[TopicPartition]:
+        """Return the offsets, with metadata, of a transaction in which these messages end, and hidden ones with them.
+
+        For a loop of your own, with ``completion="explicit"`` or ``enable.auto.commit=false``; `transactions` does all
+        of it. Give the offsets to ``producer.send_offsets_to_transaction``, with `consumer_group_metadata` of the time
+        when you got the first of the messages, and tell how the transaction ended: `transaction_committed` or
+        `transaction_aborted`. A partition stands at the first message that you got and do not name. Raises
+        `TransactionError` if you have one of the messages no more: abort the transaction. From any thread.
+        """
+        if self._delivery.completed_by is CompletedBy.NEXT_CALL:
+            raise ConfigurationError(
+                "transaction_offsets() needs a consumer whose next call completes nothing: give "
+                'completion="explicit", or "enable.auto.commit": False, or use transactions()'
+            )
+        named = list(messages)
+        for message in named:
+            _refuse_other(message)
+        until = time.monotonic() + ASK_S
+        while (offsets := self._loop.transaction_offsets(named)) is None:
+            if time.monotonic() > until:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "a commit before has no answer"))  # noqa: SLF001 (that is its public name)
+            self.consume(0)
+            time.sleep(_ANSWER_PAUSE_S)
+        return offsets
+
+    def transaction_committed(self, messages: Iterable[Message], offsets: list[TopicPartition]) -> None:
+        """Complete the messages of a transaction that is committed, with the offsets of `transaction_offsets`.
+
+        From any thread.
+        """
+        self._loop.do_or_note(
+            self._loop.transaction_committed, list(messages), _partitions(offsets, "offsets")
+        )
+
+    def transaction_aborted(self, messages: Iterable[Message]) -> None:
+        """Release the messages of a transaction that is aborted, in this order; those gone are left out.
+
+        From any thread. Call it only if the transaction is surely not committed.
+        """
+        self._loop.do_or_note(self._loop.transaction_aborted, list(messages))
+
     def consumer_group_metadata(self) -> Any:
         """Return the metadata with which a transactional producer commits offsets; that completes no message here.
 
         From any thread.
-        Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so after
-        a restart messages that depend on older IDs are unverified.
+        Commit the offsets of `transaction_offsets`, which have the text that keeps the group's history. Offsets of your
+        own have none, so that after a restart messages that depend on older IDs are unverified, and you must call
+        `store_offsets` when the transaction is committed.
         """
         if self._session.commits.begin_transactions():
             logger.warning(
                 "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no "
-                "history; call store_offsets() when the transaction is committed, and expect unverified messages after "
-                "a restart",
+                "history, unless they are those of transaction_offsets(messages): use these, or transactions()",
                 extra={"event": "transactions-complete-nothing"},
             )
         return self._assignment.of_member(Consumer.consumer_group_metadata)
@@ -1054,6 +1150,7 @@ def _refused_topics(error: KafkaException, topics: list[Any]) -> KafkaException:
 
 
 _NUMBERS: Final = (float, int)
+_ANSWER_PAUSE_S: Final = 0.005
 CLOSE_IN_CALLBACK: Final = (
     "close() was called in a callback, and would wait for ever for the call that runs it; call stop() there, and "
     "close() after your loop"

@@ -52,7 +52,7 @@ from dedup_sdk._kafka.log_end import LogEnds
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._observe import of_partition
 from dedup_sdk._record import Verdict
-from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError, TransactionError
 
 T = TypeVar("T")
 logger = logging.getLogger("dedup_sdk")
@@ -788,6 +788,54 @@ class FetchLoop:
             by_commit = self._delivery.completed_by is CompletedBy.COMMIT
             self.complete_below(below, write=self._durability == "record" or not by_commit)
 
+    # --- transactions --------------------------------------------------------------------------------------------
+
+    def transaction_offsets(self, messages: Iterable[Any]) -> list[TopicPartition] | None:
+        """See `DedupConsumer.transaction_offsets`; None while a commit has no answer yet."""
+        with self._mutex, self.guarded_step():
+            ended: dict[Coordinates, list[int]] = {}
+            gone: Any = None
+            for message in messages:
+                if self._delivery.in_flight(message) is None or self._delivery.waits(message):
+                    gone = message
+                ended.setdefault((message.topic(), message.partition()), []).append(message.offset())
+            offsets = [] if gone else self._session.commits.in_transaction(ended)
+        if gone is not None:
+            raise TransactionError(
+                f"{gone.topic()}[{gone.partition()}]@{gone.offset()} is in your hands no more: its partition was "
+                "revoked, or moved, or the message was completed or released; abort the transaction, and call "
+                "transaction_aborted(messages)"
+            )
+        return offsets
+
+    def transaction_committed(self, messages: Iterable[Any], offsets: Iterable[TopicPartition]) -> None:
+        """See `DedupConsumer.transaction_committed`."""
+        with self._mutex:
+            self.complete([message for message in messages if self._delivery.in_flight(message) is not None])
+            with self.guarded_step():
+                self._session.commits.transaction_ended(offsets)
+
+    def transaction_aborted(self, messages: Iterable[Any]) -> None:
+        """See `DedupConsumer.transaction_aborted`."""
+        with self._mutex, self.guarded_step():
+            self._session.commits.transaction_ended()
+            for message in messages:
+                if self._delivery.in_flight(message) is not None and not self._delivery.waits(message):
+                    partition = self._taken_out(message)
+                    if partition is not None:
+                        self._delivery.offer(partition.release([message.offset()]))
+            self._interruption.request_maintenance()
+
+    def output_id(self, message: Any) -> str | None:
+        """Return the ID of a message as text that shows nothing of it; None without one, and after it ended."""
+        with self._mutex:
+            found = self.in_flight(message)
+            if found is None:
+                return None
+            partition, (chunk, row) = found
+            digest = partition.keys.name_of(chunk.digests[row])
+            return None if digest is None else digest.hex()
+
     def verdict(self, message: Any) -> Verdict | None:
         """See `DedupConsumer.verdict`."""
         if message.error() is not None:
@@ -808,11 +856,11 @@ class FetchLoop:
         """Return the consumer's lock: while a thread holds it, no other one changes what is in flight."""
         return self._mutex
 
-    def begin_explicit(self, listener: Handlers) -> None:
+    def begin_explicit(self, listener: Handlers | None) -> None:
         """Have messages end by `complete` only, until `end_explicit`.
 
         Messages of earlier calls are completed, if asking for more does so. ``listener`` is notified when partitions
-        are revoked or lost.
+        are revoked or lost; None: nobody is.
         """
         self.do_noted()
         with self._mutex:
