@@ -8,6 +8,6 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         "tests.support.inbox_coroutines", "tests.support.inbox_worker", "tests.support.outbox_coroutines",
-        "tests.support.sql_outbox_worker",
+        "tests.support.sql_outbox_worker", "tests.support.transaction_worker",
     ]
 )  # fmt: skip

@@ -1,0 +1,97 @@
+"""A program that copies a topic in transactions, to be killed or frozen anywhere; and broken ones."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from confluent_kafka import Producer, TopicPartition
+
+from dedup_sdk import DedupConsumer
+from tests.support.consuming import lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from multiprocessing.connection import Connection
+
+    from confluent_kafka import Message
+
+IDLE_S: Final = 2.0
+SESSION_S: Final = 6.0
+_WORK_S: Final = 0.004
+_BETWEEN_S: Final = 0.25
+"""Seconds that a broken program takes between two steps that should be one."""
+
+
+class Job(NamedTuple):
+    """What a worker does: ``kind`` is "good", "early" or "textless"."""
+
+    bootstrap: str
+    topic: str
+    out: str
+    group: str
+    store: str
+    protocol: dict[str, Any]
+    member: str
+    kind: str = "good"
+
+
+def main(pipe: Connection, job: Job) -> None:
+    """Copy until nothing has come for `IDLE_S`; tell the pipe of the first message, and of the end."""
+    config = {
+        "bootstrap.servers": job.bootstrap, "group.id": job.group, "auto.offset.reset": "earliest", "log_level": 0,
+        "group.instance.id": job.member, **job.protocol,
+    }  # fmt: skip
+    if job.kind != "good":
+        config["enable.auto.commit"] = False
+    with DedupConsumer(config, dedup=lookup(), store=job.store, idle_timeout=IDLE_S) as consumer:
+        consumer.subscribe([job.topic])
+        if job.kind == "good":
+            _copy(consumer, job, pipe)
+        else:
+            _copy_badly(consumer, job, pipe)
+    pipe.send("over")
+
+
+def _handled(messages: Iterable[Message], pipe: Connection) -> Iterable[Message]:
+    for message in messages:
+        yield message
+        time.sleep(_WORK_S)
+        pipe.send("at work")
+
+
+def _copy(consumer: DedupConsumer, job: Job, pipe: Connection) -> None:
+    producer = {"transactional.id": f"{job.group}-{job.member}"}
+    with consumer.transactions(producer, records=20, seconds=0.1) as transactions:
+        for transaction in transactions:
+            for message in _handled(transaction, pipe):
+                transaction.produce(job.out, message.value())
+
+
+def _copy_badly(consumer: DedupConsumer, job: Job, pipe: Connection) -> None:
+    producer = Producer(
+        {"bootstrap.servers": job.bootstrap, "transactional.id": job.group + job.member, "log_level": 0}
+    )
+    producer.init_transactions()
+    heard_at = time.monotonic()
+    while time.monotonic() < heard_at + IDLE_S + 1:
+        messages = [each for each in consumer.consume(20, 0.1) if each.error() is None]
+        if not messages:
+            continue
+        heard_at = time.monotonic()
+        producer.begin_transaction()
+        for message in _handled(messages, pipe):
+            producer.produce(job.out, message.value())
+        offsets = consumer.transaction_offsets(messages)
+        if job.kind == "early":
+            consumer.transaction_committed(messages, offsets)
+            pipe.send("between")
+            time.sleep(_BETWEEN_S)
+        else:
+            offsets = [TopicPartition(tp.topic, tp.partition, tp.offset) for tp in offsets]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
+        producer.commit_transaction()
+        if job.kind == "textless":
+            pipe.send("between")
+            time.sleep(_BETWEEN_S)
+            consumer.transaction_committed(messages, offsets)
