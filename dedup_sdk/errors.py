@@ -17,6 +17,7 @@
     ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
     ├── RecoveryError           a partition could not be brought up to date
     ├── DeadLetterError         a handler failed after all attempts, and the dead letter could not be delivered
+    ├── TransactionError        a transaction cannot be committed, or nobody can tell whether it was
     ├── BridgeError             a bridge cannot go on: its ends, or a record that the target refuses
     └── KafkaHelperError        a broker of ``dedup_sdk.testing`` could not be started
 

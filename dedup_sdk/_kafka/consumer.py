@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from dedup_sdk._runner.runner import Runner
     from dedup_sdk._runner.settings import Failures, Handler, OnError
     from dedup_sdk._runner.tasks import Order
-    from dedup_sdk._transactions import Transactions
+    from dedup_sdk._transactions.transactions import Transactions
     from dedup_sdk.shared._protocol import ClaimStore
     from dedup_sdk.shared._settings import Shared
 
@@ -651,7 +651,7 @@ class DedupConsumer(Consumer):
         nobody can tell whether a transaction was committed; then close the consumer: the next one begins where the
         group's offsets are.
         """
-        from dedup_sdk._transactions import Transactions
+        from dedup_sdk._transactions.transactions import Transactions
 
         self._access.check_open()
         return Transactions(

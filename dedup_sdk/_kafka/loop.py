@@ -810,10 +810,9 @@ class FetchLoop:
 
     def transaction_committed(self, messages: Iterable[Any], offsets: Iterable[TopicPartition]) -> None:
         """See `DedupConsumer.transaction_committed`."""
-        with self._mutex:
+        with self._mutex, self.guarded_step():
             self.complete([message for message in messages if self._delivery.in_flight(message) is not None])
-            with self.guarded_step():
-                self._session.commits.transaction_ended(offsets)
+            self._session.commits.transaction_ended(offsets)
 
     def transaction_aborted(self, messages: Iterable[Any]) -> None:
         """See `DedupConsumer.transaction_aborted`."""
@@ -829,6 +828,7 @@ class FetchLoop:
     def output_id(self, message: Any) -> str | None:
         """Return the ID of a message as text that shows nothing of it; None without one, and after it ended."""
         with self._mutex:
+            self._judge_early()
             found = self.in_flight(message)
             if found is None:
                 return None

@@ -160,8 +160,8 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "_kafka/consumer.py", "transactions-complete-nothing",
-            "The program lets a transaction commit its offsets, which completes no message here. Call "
-            "`store_offsets()` after each committed transaction ([completion](completion.md)).",
+            "The program lets a transaction commit offsets of its own, which complete no message here and have no "
+            "text. Use [`transactions()`](transactions.md), or the offsets of `transaction_offsets(messages)`.",
         ),
         Line(
             "_kafka/loop.py", "second-poller",
@@ -400,6 +400,20 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
     ],
     "Handlers": [
+        Line(
+            "_transactions/transactions.py", "transaction-aborted",
+            "A [transaction](transactions.md) was given up, and its messages come again. Nothing to do, unless the same "
+            "cause comes again and again.",
+        ),
+        Line(
+            "_transactions/transactions.py", "transaction-not-aborted",
+            "The broker did not confirm that a transaction was aborted. Close the consumer and start again.",
+        ),
+        Line(
+            "_transactions/transactions.py", "transaction-settled",
+            "The connection broke while a transaction was committed; the group's offsets told how it ended. Nothing to "
+            "do.",
+        ),
         Line(
             "_runner/dead_letters.py", "handler-failed",
             "A handler raised in all of its attempts, and the message goes to the dead letters. Correct the cause, "

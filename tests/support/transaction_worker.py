@@ -40,8 +40,11 @@ def main(pipe: Connection, job: Job) -> None:
     """Copy until nothing has come for `IDLE_S`; tell the pipe of the first message, and of the end."""
     config = {
         "bootstrap.servers": job.bootstrap, "group.id": job.group, "auto.offset.reset": "earliest", "log_level": 0,
-        "group.instance.id": job.member, **job.protocol,
+        **job.protocol,
     }  # fmt: skip
+    if "group.protocol" not in config:
+        # The next life need not wait for the session of one that was killed. By KIP-848 the broker keeps the ID longer.
+        config["group.instance.id"] = job.member
     if job.kind != "good":
         config["enable.auto.commit"] = False
     with DedupConsumer(config, dedup=lookup(), store=job.store, idle_timeout=IDLE_S) as consumer:

@@ -85,8 +85,14 @@ LAYERS = {
          "dedup_sdk.shared._protocol", "dedup_sdk._store.manifest", "dedup_sdk._store.protocol",
          "dedup_sdk._store.snapshot_source",
          "dedup_sdk._store.rocks", "confluent_kafka", "numpy",
-         # `DedupConsumer.run` alone, when it is called.
-         "dedup_sdk._runner"),
+         # `DedupConsumer.run` and `DedupConsumer.transactions` alone, when they are called.
+         "dedup_sdk._runner", "dedup_sdk._transactions"),
+    ),
+    "transactions": Layer(
+        ("dedup_sdk/_transactions",),
+        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._fork_safety", "dedup_sdk._kafka.client_errors",
+         "dedup_sdk._kafka.closing", "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.loop", "dedup_sdk._kafka.settings",
+         "dedup_sdk._masking", "confluent_kafka"),
     ),
     "runner": Layer(
         ("dedup_sdk/_runner",),

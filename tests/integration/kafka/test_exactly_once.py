@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.integration.kafka.test_transactions import seen
 from tests.support import transaction_worker
@@ -80,6 +81,18 @@ def job(pair_world: World, tmp_path: Any) -> Callable[..., Job]:
     return make
 
 
+def end_sessions_soon(world: World) -> None:
+    """Have the broker end sessions of the group's members early, where it decides that (KIP-848)."""
+    wanted = ConfigEntry("consumer.session.timeout.ms", "1500", incremental_operation=AlterConfigOpType.SET)
+    group = ConfigResource(ConfigResource.Type.GROUP, world.group, incremental_configs=[wanted])
+    [altered] = (
+        AdminClient({"bootstrap.servers": world.bootstrap, "log_level": 0})
+        .incremental_alter_configs([group])
+        .values()
+    )
+    altered.result(PATIENCE_S)
+
+
 def send(world: World) -> None:
     """Send all messages, some of them twice, in two partitions."""
     for number in range(MESSAGES):
@@ -106,6 +119,7 @@ def test_killed_anywhere_each_message_is_there_once(
     """Also when all is sent again, and with an empty disk after each kill; the seed chooses protocol and disks."""
     draw = random.Random(fresh_seed)
     protocol, wipes = PROTOCOLS[fresh_seed % len(PROTOCOLS)], draw.random() < 0.5
+    end_sessions_soon(pair_world)
     send(pair_world)
     for number in range(LIVES):
         life = Life(job(protocol, disk=f"disk-{number if wipes else 0}"))

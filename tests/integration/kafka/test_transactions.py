@@ -174,7 +174,7 @@ def test_an_unknown_end_is_settled_by_the_groups_offsets(
 ) -> None:
     """The next producer of the ID has ended the transaction before they are read; nothing is doubled, nothing lost."""
     world.send(*numbers(0, 20))
-    monkeypatch.setattr("dedup_sdk._transactions.Producer", failing(is_done=is_done))
+    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", failing(is_done=is_done))
     with world.consumer(idle_timeout=1) as consumer:
         copy(consumer, out, records=10)
         assert consumer.counters.released == (0 if is_done else 10)

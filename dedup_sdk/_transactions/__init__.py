@@ -1,0 +1,1 @@
+"""Transactions from Kafka to Kafka; a consumer loads this code when `DedupConsumer.transactions` is called."""
