@@ -402,8 +402,8 @@ LINES: Final[dict[str, list[Line]]] = {
     "Handlers": [
         Line(
             "_transactions/transactions.py", "transaction-aborted",
-            "A [transaction](transactions.md) was given up, and its messages come again. Nothing to do, unless the same "
-            "cause comes again and again.",
+            "A [transaction](transactions.md) was given up, and its messages come again. Nothing to do, unless the "
+            "same cause comes again and again.",
         ),
         Line(
             "_transactions/transactions.py", "transaction-not-aborted",
