@@ -113,10 +113,13 @@ class Commits:
         self._only_hidden = only_hidden
         self._by_transactions = False
         """Whether transactions may commit, which this client cannot see: a commit of hidden records could go back."""
-        self._in_transactions = False
-        """Whether the application commits these texts in transactions, and tells how each has ended."""
+        self._with_texts = False
+        """Whether the application commits our texts in transactions, and tells how each has ended."""
         self._in_doubt: set[Coordinates] = set()
-        """Partitions whose offsets are in a transaction that has not ended, as far as is known."""
+        """Partitions whose offsets are in a transaction that has not ended, as far as is known.
+
+        Nothing else may commit them meanwhile: when the transaction ends, the commit that reached the group's
+        coordinator last wins, be its offset the lower one."""
         self._unanswered: set[Coordinates] = set()
         """Partitions with an asynchronous commit that has no answer yet."""
         self.pending: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
@@ -130,16 +133,9 @@ class Commits:
         Where only the user commits, these are the hidden records directly after the committed offset: the user never
         sees them and cannot commit them, and the lag would count them for ever.
 
-        Where transactions commit, only the last commit of an assignment is made here: the group's coordinator would let
-        one that comes after a transaction's offsets, and before its end, win over these.
-
         ``until``: the deadline (monotonic seconds) for the answer.
         """
-        if self._in_transactions:
-            partitions = (
-                [] if asynchronous else [p for p in partitions if p.coordinates not in self._in_doubt]
-            )
-        elif self._only_hidden and self._by_transactions:
+        if self._only_hidden and self._by_transactions and not self._with_texts:
             return
         prefix = _hidden_prefix if self._only_hidden else _completed_prefix
         ready = [offset for offset in map(prefix, partitions) if offset is not None]
@@ -214,7 +210,7 @@ class Commits:
     def begin_transactions(self) -> bool:
         """Record that transactions may commit; return whether this is the first call, and nothing is known of them."""
         before, self._by_transactions = self._by_transactions, True
-        return not (before or self._in_transactions)
+        return not (before or self._with_texts)
 
     def in_transaction(self, ended: Mapping[Coordinates, Collection[int]]) -> list[TopicPartition] | None:
         """Return the commits of a transaction in which the records at these offsets end, of all partitions.
@@ -222,7 +218,7 @@ class Commits:
         Partitions without something new for the group are left out. None while a commit has no answer yet: the broker
         may get it after the transaction's offsets. Until `transaction_ended` these partitions are in doubt.
         """
-        self._in_transactions = True
+        self._with_texts = True
         if self._unanswered & self._assigned.keys():
             return None
         offsets = []
@@ -353,10 +349,12 @@ class Commits:
         An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer
         (`send_pending`).
         """
+        offsets = [tp for tp in offsets if (tp.topic, tp.partition) not in self._in_doubt]
         if asynchronous:
             offsets = self._queue_unanswered(offsets)
-            if not offsets:
-                return None
+        if not offsets:
+            return None if asynchronous else []
+        if asynchronous:
             self._unanswered.update((tp.topic, tp.partition) for tp in offsets)
         for tp in offsets:
             assigned = self._assigned[tp.topic, tp.partition]

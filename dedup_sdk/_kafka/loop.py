@@ -825,6 +825,10 @@ class FetchLoop:
                         self._delivery.offer(partition.release([message.offset()]))
             self._interruption.request_maintenance()
 
+    def open_again(self) -> None:
+        """Have the next call for messages open all partitions again: each message that is not completed comes again."""
+        self._interruption.note()
+
     def output_id(self, message: Any) -> str | None:
         """Return the ID of a message as text that shows nothing of it; None without one, and after it ended."""
         with self._mutex:

@@ -138,7 +138,6 @@ class Transactions:
         self._is_stopped, self._forget_stop, self._is_subscribed = is_stopped, forget_stop, is_subscribed
         self._records = whole("records", records, most=_MOST_RECORDS, advice="give e.g. 1000")
         self._seconds, self._output_id = checked_seconds("seconds", seconds), output_id
-        self._hidden_s = settings.commit_interval_s
         self._config: dict[str, Any] = {}
         if isinstance(producer, Mapping):
             own = {"transactional.id": f"{settings.group}-{uuid.uuid4().hex}", **producer}
@@ -156,7 +155,6 @@ class Transactions:
         self._until = 0.0
         self._asked: list[TopicPartition] | None = None
         """The offsets of the current transaction, from the moment when its commit is asked for."""
-        self._hidden_at = 0.0
         self._pause_s = _PAUSE_S
 
     # --- the block -----------------------------------------------------------------------------------------------
@@ -166,7 +164,7 @@ class Transactions:
         self._initialise()
         self._loop.begin_explicit(None)
         try:
-            # From here on nothing else commits.
+            # The offsets that transactions commit here are ours: hidden records may be committed beside them.
             self._consumer.transaction_offsets([])
             self._consumer.transaction_aborted([])
         except BaseException:
@@ -198,6 +196,9 @@ class Transactions:
                 self._settle()
             elif self._current is not None:
                 self._abort(_AbortError(f"an exception left the block: {type(error).__name__}"))
+            if not isinstance(error, Exception):
+                # A signal's: a message may be in no place.
+                self._loop.open_again()
         except Exception:
             logger.exception(
                 "the transaction could not be aborted; close the consumer: the next one begins where the group's "
@@ -238,10 +239,8 @@ class Transactions:
         """Wait for the first message of the next transaction; False at the end."""
         while self._first is None and not self._is_stopped():
             self._first = self._next(_WAIT_S)
-            if self._first is None:
-                if self._idle.is_up:
-                    return False
-                self._pass_hidden()
+            if self._first is None and self._idle.is_up:
+                return False
         return self._first is not None
 
     def next_message(self, transaction: Transaction) -> Message | None:
@@ -265,17 +264,6 @@ class Transactions:
             return None
         self._idle.heard()
         return message
-
-    def _pass_hidden(self) -> None:
-        """Now and then, commit the offsets of hidden records that no message follows: else the lag counts them."""
-        if (now := time.monotonic()) < self._hidden_at + self._hidden_s:
-            return
-        self._hidden_at = now
-        has_more = self._consumer.transaction_offsets([])
-        self._consumer.transaction_aborted([])
-        if has_more:
-            self._begin()
-            self._finish()
 
     # --- records -------------------------------------------------------------------------------------------------
 
@@ -307,6 +295,7 @@ class Transactions:
         """Commit the current transaction, or abort it, if the broker wants that or messages are gone."""
         if (transaction := self._current) is None:
             return
+        self._idle.heard()
         try:
             self._commit(transaction)
         except _AbortError as abort:

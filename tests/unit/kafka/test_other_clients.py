@@ -28,6 +28,7 @@ OURS = {
     "dedup_sdk/_kafka/questions.py Questions._take": "asking_settings",
     "dedup_sdk/_kafka/client.py MetadataRequests.admin": "admin_settings",
     "dedup_sdk/_runner/dead_letters.py DeadLetterProducer.__init__": "admin_settings",
+    "dedup_sdk/_transactions/transactions.py Transactions._made": "admin_settings",
     "dedup_sdk/bridge/_source.py Source._make": OWN,
     "dedup_sdk/bridge/_target.py Target.__init__": "other_client",
     "dedup_sdk/bridge/_target.py Target._make": OWN,
