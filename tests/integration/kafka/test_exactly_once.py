@@ -85,11 +85,8 @@ def end_sessions_soon(world: World) -> None:
     """Have the broker end sessions of the group's members early, where it decides that (KIP-848)."""
     wanted = ConfigEntry("consumer.session.timeout.ms", "1500", incremental_operation=AlterConfigOpType.SET)
     group = ConfigResource(ConfigResource.Type.GROUP, world.group, incremental_configs=[wanted])
-    [altered] = (
-        AdminClient({"bootstrap.servers": world.bootstrap, "log_level": 0})
-        .incremental_alter_configs([group])
-        .values()
-    )
+    admin = AdminClient({"bootstrap.servers": world.bootstrap, "log_level": 0})
+    [altered] = admin.incremental_alter_configs([group]).values()
     altered.result(PATIENCE_S)
 
 
