@@ -678,7 +678,8 @@ class DedupConsumer(Consumer):
         of it. Give the offsets to ``producer.send_offsets_to_transaction``, with `consumer_group_metadata` of the time
         when you got the first of the messages, and tell how the transaction ended: `transaction_committed` or
         `transaction_aborted`. A partition stands at the first message that you got and do not name. Raises
-        `TransactionError` if you have one of the messages no more: abort the transaction. From any thread.
+        `TransactionError` if you have one of the messages no more: abort the transaction. For the thread that asks for
+        messages.
         """
         if self._delivery.completed_by is CompletedBy.NEXT_CALL:
             raise ConfigurationError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from dedup_sdk import DedupConsumer
+from dedup_sdk import ConfigurationError, DedupConsumer
 from tests.support.consuming import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -103,6 +103,12 @@ CALLS: Final[dict[str, Callable[[Beside], object]]] = {
     "set_sasl_credentials": lambda it: it.consumer.set_sasl_credentials("shop", "secret"),
     "stop_on_signals": signals,
     "store_offsets": lambda it: it.consumer.store_offsets(message=it.message),
+    "transaction_aborted": lambda it: it.consumer.transaction_aborted([]),
+    "transaction_committed": lambda it: it.consumer.transaction_committed([], []),
+    "transaction_offsets": lambda it: refused(
+        lambda: it.consumer.transaction_offsets([]), ConfigurationError
+    ),
+    "transactions": lambda it: refused(lambda: it.consumer.transactions(records=0), ConfigurationError),
     "verdict": lambda it: it.consumer.verdict(it.message),
     # These change what is assigned.
     "unsubscribe": lambda it: it.consumer.unsubscribe(),
@@ -156,7 +162,7 @@ class Loop:
 
 def test_each_method_says_whether_any_thread_may_call_it() -> None:
     """But for those that belong to the loop, and are refused beside it."""
-    of_the_loop = {"consume", "poll", "run", "stop_on_signals"}
+    of_the_loop = {"consume", "poll", "run", "stop_on_signals", "transactions", "transaction_offsets"}
     silent = {name for name in CALLS if not re.search("any thread|another thread", text_of(name))}
     assert silent == of_the_loop
 
