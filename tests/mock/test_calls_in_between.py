@@ -210,12 +210,19 @@ def test_a_change_inside_the_client_is_carried_out_behind_it(make: Make, send: S
             seen.append(inside.lock_of(consumer).client_thread)
 
     assert values(poll_some(consumer, 1)) == ["b"]
-    with on_signal(leave, signal.SIGALRM):
-        signal.setitimer(signal.ITIMER_REAL, 0.3, 0.2)
-        until = time.monotonic() + PATIENCE_S
+    until, here = time.monotonic() + PATIENCE_S, threading.get_ident()
+
+    def strike() -> None:
+        while not seen and time.monotonic() < until:
+            signal.pthread_kill(here, signal.SIGUSR1)
+            time.sleep(0.1)
+
+    with on_signal(leave):
+        striking = threading.Thread(target=strike)
+        striking.start()
         while not seen and time.monotonic() < until:
             consumer.poll(0.5)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        striking.join()
     assert seen == [threading.get_ident()], "the client is still taken"
     while consumer.assignment() and time.monotonic() < until:
         consumer.poll(0.1)
