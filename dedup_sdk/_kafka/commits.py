@@ -120,6 +120,8 @@ class Commits:
 
         Nothing else may commit them meanwhile: when the transaction ends, the commit that reached the group's
         coordinator last wins, be its offset the lower one."""
+        self._open: Mapping[Coordinates, Collection[int]] = {}
+        """The records that end in that transaction."""
         self._unanswered: set[Coordinates] = set()
         """Partitions with an asynchronous commit that has no answer yet."""
         self.pending: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
@@ -212,6 +214,10 @@ class Commits:
         before, self._by_transactions = self._by_transactions, True
         return not (before or self._with_texts)
 
+    def has_other_transaction(self, ended: Mapping[Coordinates, Collection[int]]) -> bool:
+        """Whether a transaction in which other records end has not ended: of two, the lower offset could win."""
+        return bool(self._in_doubt) and self._open != ended
+
     def in_transaction(self, ended: Mapping[Coordinates, Collection[int]]) -> list[TopicPartition] | None:
         """Return the commits of a transaction in which the records at these offsets end, of all partitions.
 
@@ -234,12 +240,12 @@ class Commits:
                 offset, asynchronous=False
             ):
                 offsets.append(offset)
-        self._in_doubt = {(tp.topic, tp.partition) for tp in offsets}
+        self._in_doubt, self._open = {(tp.topic, tp.partition) for tp in offsets}, ended
         return self._client.with_seals(offsets)
 
     def transaction_ended(self, committed: Iterable[TopicPartition] = ()) -> None:
         """Note that a transaction has ended, and which offsets it has committed."""
-        self._in_doubt.clear()
+        self._in_doubt, self._open = set(), {}
         answered = [tp for tp in committed if (tp.topic, tp.partition) in self._assigned]
         for tp in answered:
             commits = self._assigned[tp.topic, tp.partition].commits

@@ -244,6 +244,8 @@ class DedupConsumer(Consumer):
         self._stopped = False
         self._client_end: ClientEnd | None = None
         self._runner: Runner | None = None
+        self._block: Transactions | None = None
+        """The block of `transactions` that is at work."""
         keep_from_children(self)
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -454,10 +456,7 @@ class DedupConsumer(Consumer):
 
     def _make_current(self, runner: Runner) -> None:
         with self._access.lock:
-            if self._runner is not None:
-                raise RuntimeError(
-                    "run() is at work already: one consumer has one loop; give it more workers"
-                )
+            self._refuse_second_loop()
             self._runner = runner
         # Its producer may have been made with older credentials.
         if self._client.login is not None:
@@ -476,13 +475,21 @@ class DedupConsumer(Consumer):
         """
         for message in messages:
             _refuse_other(message)
+        if self._block is not None:
+            messages = self._without_own(self._block, messages)
         self._loop.do_or_note(self._loop.complete, messages, dead_lettered=dead_lettered)
+
+    def _without_own(self, block: Transactions, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return the messages that are not in the transaction under way; the others are counted as stale."""
+        left = tuple(message for message in messages if not block.has(message))
+        self._engine.counters.stale += len(messages) - len(left)
+        return left
 
     def release(self, message: Message) -> None:
         """Give a message back: it is delivered again before new ones. From any thread.
 
         Its duplicates that came meanwhile go on waiting. A call for a message that was released already, or that a
-        handler of `run` has, changes nothing and is counted as stale.
+        handler of `run` or a block of `transactions` has, changes nothing and is counted as stale.
         """
         _refuse_other(message)
         self._loop.do_or_note(self._release, message)
@@ -492,6 +499,8 @@ class DedupConsumer(Consumer):
             runner = self._runner
             if runner is not None and runner.has(message):
                 self._engine.counters.stale += 1
+                return
+            if self._block is not None and not self._without_own(self._block, (message,)):
                 return
             self._loop.release(message)
 
@@ -636,7 +645,8 @@ class DedupConsumer(Consumer):
         A transaction has the messages that came in ``seconds`` after its first one, at most ``records``, what you
         `produce`, and the group's offsets. It is committed when you ask for the next one, or leave the block without an
         exception; an exception aborts it, and its messages come again. Transactions end after `stop`, and after
-        ``idle_timeout``, as iteration does. While the block lasts, nothing else completes or commits a message.
+        ``idle_timeout``, as iteration does. Nothing else ends the messages of a transaction: `complete` and `release`
+        change nothing, and are counted as stale. A consumer has one such block, or one `run`, at a time.
 
         Args:
             producer: settings for the producer besides those of the consumer, or a `Producer` of yours with a
@@ -654,6 +664,7 @@ class DedupConsumer(Consumer):
         from dedup_sdk._transactions.transactions import Transactions
 
         self._access.check_open()
+        self._refuse_dirty_offsets()
         return Transactions(
             self,
             self._loop,
@@ -663,6 +674,7 @@ class DedupConsumer(Consumer):
             is_stopped=lambda: self._stopped,
             forget_stop=self._forget_stop,
             is_subscribed=lambda: self._assignment.subscribed,
+            set_block=self._set_block,
             records=records,
             seconds=seconds,
             output_id=output_id,
@@ -670,6 +682,28 @@ class DedupConsumer(Consumer):
 
     def _forget_stop(self) -> None:
         self._stopped = False
+
+    def _set_block(self, block: Transactions | None) -> None:
+        with self._access.lock:
+            if block is not None:
+                self._refuse_second_loop()
+            self._block = block
+
+    def _refuse_second_loop(self) -> None:
+        if self._runner is not None:
+            raise RuntimeError(
+                "run() is at work already: one consumer has one loop; give it more workers"
+            )
+        if self._block is not None:
+            raise RuntimeError("transactions() are at work already: one consumer has one loop")
+
+    def _refuse_dirty_offsets(self) -> None:
+        if self._settings.isolation.lower() != "read_committed":
+            raise ConfigurationError(
+                f"isolation.level={shown(self._settings.isolation)}: transactions need read_committed, the default: with "
+                "it the next owner of a partition waits for the end of an open transaction; else it would begin before "
+                "it, and your records would come twice"
+            )
 
     def transaction_offsets(self, messages: Iterable[Message]) -> list[TopicPartition]:
         """Return the offsets, with metadata, of a transaction in which these messages end, and hidden ones with them.
@@ -686,6 +720,7 @@ class DedupConsumer(Consumer):
                 "transaction_offsets() needs a consumer whose next call completes nothing: give "
                 'completion="explicit", or "enable.auto.commit": False, or use transactions()'
             )
+        self._refuse_dirty_offsets()
         named = list(messages)
         for message in named:
             _refuse_other(message)

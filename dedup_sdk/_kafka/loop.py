@@ -799,7 +799,14 @@ class FetchLoop:
                 if self._delivery.in_flight(message) is None or self._delivery.waits(message):
                     gone = message
                 ended.setdefault((message.topic(), message.partition()), []).append(message.offset())
-            offsets = [] if gone else self._session.commits.in_transaction(ended)
+            commits = self._session.commits
+            is_second = commits.has_other_transaction(ended)
+            offsets = [] if gone or is_second else commits.in_transaction(ended)
+        if is_second:
+            raise TransactionError(
+                "the transaction before has not ended, as far as this consumer knows: call transaction_committed() or "
+                "transaction_aborted() first; if nobody can tell which of them, close the consumer"
+            )
         if gone is not None:
             raise TransactionError(
                 f"{gone.topic()}[{gone.partition()}]@{gone.offset()} is in your hands no more: its partition was "
@@ -816,6 +823,8 @@ class FetchLoop:
 
     def transaction_aborted(self, messages: Iterable[Any]) -> None:
         """See `DedupConsumer.transaction_aborted`."""
+        if self._lock.closed:
+            return
         with self._mutex, self.guarded_step():
             self._session.commits.transaction_ended()
             for message in messages:
@@ -824,6 +833,13 @@ class FetchLoop:
                     if partition is not None:
                         self._delivery.offer(partition.release([message.offset()]))
             self._interruption.request_maintenance()
+
+    def take_out_all(self, messages: Iterable[Any]) -> None:
+        """Exclude messages from implicit completion; those gone are left out."""
+        with self._mutex:
+            for message in messages:
+                if self._delivery.in_flight(message) is not None:
+                    self._delivery.take_out(message)
 
     def open_again(self) -> None:
         """Have the next call for messages open all partitions again: each message that is not completed comes again."""

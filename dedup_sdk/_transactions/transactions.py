@@ -29,14 +29,15 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from confluent_kafka import KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._checks import seconds as checked_seconds
 from dedup_sdk._checks import whole
 from dedup_sdk._fork_safety import keep_in_children
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.client_errors import handle_error, is_retriable, settings_refused
 from dedup_sdk._kafka.closing import call_with_timeout
 from dedup_sdk._kafka.settings import ClientSettings, admin_settings
@@ -105,8 +106,12 @@ class Transaction:
         """Produce a record in this transaction; readers of committed records see it when that is committed.
 
         ``partition`` -1: chosen by the key. ``timestamp_ms``: milliseconds since the epoch, 0: now. Waits while the
-        client's queue is full. Raises `KafkaException` for a record that the client refuses, e.g. for its size.
+        client's queue is full. Raises `KafkaException` for a record that the client refuses, e.g. for its size, and
+        `TransactionError` when the transaction is over. In a transaction that has failed the record goes nowhere: its
+        message comes again.
         """
+        if not self._loop.is_current(self):
+            raise TransactionError("the transaction is over: produce in its turn of the loop, not later")
         given = list(headers.items() if isinstance(headers, Mapping) else headers)
         if self.messages:
             given += self._loop.output_header(self.messages[-1], self._place, given)
@@ -130,12 +135,14 @@ class Transactions:
         is_stopped: Callable[[], bool],
         forget_stop: Callable[[], None],
         is_subscribed: Callable[[], bool],
+        set_block: Callable[[Transactions | None], None],
         records: int,
         seconds: float,
         output_id: str | None,
     ) -> None:
         self._consumer, self._loop, self._idle = consumer, loop, idle
         self._is_stopped, self._forget_stop, self._is_subscribed = is_stopped, forget_stop, is_subscribed
+        self._set_block = set_block
         self._records = whole("records", records, most=_MOST_RECORDS, advice="give e.g. 1000")
         self._seconds, self._output_id = checked_seconds("seconds", seconds), output_id
         self._config: dict[str, Any] = {}
@@ -155,21 +162,32 @@ class Transactions:
         self._until = 0.0
         self._asked: list[TopicPartition] | None = None
         """The offsets of the current transaction, from the moment when its commit is asked for."""
+        self._failed: str | None = None
+        """Why the current transaction can only be aborted, as far as a record that was refused has told."""
         self._pause_s = _PAUSE_S
+        self._given_up: TransactionError | None = None
+        """The error of a transaction whose end could not be settled: to try again has no use."""
+        self._place: Literal["before", "inside", "behind"] = "before"
+        """Whether the block has begun, and ended."""
 
     # --- the block -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         """Begin: messages that you got before are completed, if asking for more does so."""
-        self._initialise()
-        self._loop.begin_explicit(None)
+        if self._place != "before":
+            raise RuntimeError("transactions() were used before: call it again for another block")
+        self._set_block(self)
         try:
+            self._initialise()
+            self._loop.begin_explicit(None)
             # The offsets that transactions commit here are ours: hidden records may be committed beside them.
             self._consumer.transaction_offsets([])
             self._consumer.transaction_aborted([])
         except BaseException:
             self._loop.end_explicit()
+            self._set_block(None)
             raise
+        self._place = "inside"
         return self
 
     def __exit__(
@@ -177,27 +195,38 @@ class Transactions:
     ) -> None:
         """Commit the transaction, or abort it if an exception leaves the block."""
         try:
-            if error is None:
-                self._finish()
-            else:
+            if error is not None:
                 self._leave(error)
+            else:
+                try:
+                    self._finish()
+                except BaseException as failure:
+                    self._leave(failure)
+                    raise
         finally:
+            self._place = "behind"
+            if self._current is not None:
+                # Nobody knows how it ended: nothing may complete its messages.
+                self._loop.take_out_all(self._current.messages)
             if self._first is not None:
                 self._consumer.transaction_aborted([self._first])
             self._loop.end_explicit()
+            self._set_block(None)
             self._forget_stop()
             if self._config:
                 self._drop()
 
     def _leave(self, error: BaseException) -> None:
         """Abort after an exception of the block; an error of that is logged, so that it does not hide the first."""
+        if error is self._given_up:
+            return
         try:
             if self._asked is not None:
                 self._settle()
             elif self._current is not None:
                 self._abort(_AbortError(f"an exception left the block: {type(error).__name__}"))
-            if not isinstance(error, Exception):
-                # A signal's: a message may be in no place.
+            if is_interruption(error):
+                # A message may be in no place.
                 self._loop.open_again()
         except Exception:
             logger.exception(
@@ -206,9 +235,20 @@ class Transactions:
                 extra={"event": "transaction-not-aborted"},
             )
 
+    def is_current(self, transaction: Transaction) -> bool:
+        """Whether this transaction is under way."""
+        return transaction is self._current and self._place == "inside"
+
+    def has(self, message: Message) -> bool:
+        """Whether a message is in the transaction under way, whose end is the message's."""
+        current = self._current
+        return message is self._first or (current is not None and message in current.messages)
+
     def __iter__(self) -> Iterator[Transaction]:
         """Yield transactions until `DedupConsumer.stop`, or ``idle_timeout`` seconds without a message."""
         while True:
+            if self._place != "inside":
+                raise RuntimeError(_NOT_INSIDE)
             self._finish()
             if not self._has_first():
                 return
@@ -219,6 +259,7 @@ class Transactions:
 
     def _begin(self) -> None:
         transaction = Transaction(self, self._member())
+        self._failed = None
         self._producer.begin_transaction()
         self._current = transaction
 
@@ -245,7 +286,7 @@ class Transactions:
 
     def next_message(self, transaction: Transaction) -> Message | None:
         """Return the next message of a transaction; None when it is full, over, or its time is up."""
-        if transaction is not self._current:
+        if not self.is_current(transaction) or self._failed:
             return None
         message, self._first = self._first, None
         while message is None:
@@ -286,6 +327,13 @@ class Transactions:
                 if time.monotonic() > until:
                     raise
                 self._producer.poll(_PAUSE_S)
+            except KafkaException as error:
+                cause = error.args[0]
+                if not (cause.fatal() or cause.code() in _OF_THE_TRANSACTION):
+                    raise
+                # No error of the record: the loop aborts, as after any other failure.
+                self._failed = self._failed or error_text(cause)
+                return
             else:
                 return
 
@@ -296,6 +344,13 @@ class Transactions:
         if (transaction := self._current) is None:
             return
         self._idle.heard()
+        try:
+            self._end(transaction)
+        except TransactionError as error:
+            self._given_up = error
+            raise
+
+    def _end(self, transaction: Transaction) -> None:
         try:
             self._commit(transaction)
         except _AbortError as abort:
@@ -308,6 +363,8 @@ class Transactions:
             self._note_committed()
 
     def _commit(self, transaction: Transaction) -> None:
+        if self._failed:
+            raise _AbortError(self._failed)
         self._flush()
         self._asked = self._send_offsets(transaction)
         until = time.monotonic() + _PATIENCE_S
@@ -343,11 +400,10 @@ class Transactions:
             self._consumer.consume(0)
             try:
                 offsets = self._consumer.transaction_offsets(transaction.messages)
-            except TransactionError as error:
-                raise _AbortError(str(error)) from None
-            try:
                 if not offsets or call_with_timeout(_CALL_S + 1, send, offsets, transaction.member, _CALL_S):
                     return offsets
+            except TransactionError as error:
+                raise _AbortError(str(error)) from None
             except KafkaException as error:
                 cause = error.args[0]
                 if not may_pass(error) or time.monotonic() > until:
@@ -432,7 +488,7 @@ class Transactions:
     def _renew(self) -> None:
         """Replace the producer: the new one ends the transaction of the old one. Not one of the application."""
         if not self._config:
-            raise TransactionError(_UNKNOWN)
+            raise TransactionError(_USELESS if self._asked is None else _UNKNOWN)
         self._drop()
         self._producer = self._made()
         self._initialise()
@@ -454,3 +510,13 @@ _UNKNOWN: Final = (
     "nobody can tell whether the transaction was committed; close the consumer and the producer: the next consumer "
     "begins where the group's offsets are"
 )
+_USELESS: Final = (
+    "the transaction is not committed, and your Producer cannot abort it; close the consumer and the producer: the next "
+    "consumer begins where the group's offsets are"
+)
+_NOT_INSIDE: Final = (
+    "transactions() work in a block only: with consumer.transactions(...) as transactions: for transaction in "
+    "transactions: ..."
+)
+_OF_THE_TRANSACTION: Final = frozenset({KafkaError._STATE, KafkaError._FATAL, KafkaError._FENCED})  # noqa: SLF001
+"""Errors of a record that was refused because its transaction, or the producer, has failed."""

@@ -91,8 +91,8 @@ LAYERS = {
     "transactions": Layer(
         ("dedup_sdk/_transactions",),
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._fork_safety", "dedup_sdk._kafka.client_errors",
-         "dedup_sdk._kafka.closing", "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.loop", "dedup_sdk._kafka.settings",
-         "dedup_sdk._masking", "confluent_kafka"),
+         "dedup_sdk._interruptions", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.loop",
+         "dedup_sdk._kafka.settings", "dedup_sdk._masking", "confluent_kafka"),
     ),
     "runner": Layer(
         ("dedup_sdk/_runner",),

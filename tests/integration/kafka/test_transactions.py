@@ -259,3 +259,170 @@ def test_what_is_no_producer_is_refused(world: World, given: Any) -> None:
     """Before anything is asked of a broker."""
     with world.idle_consumer() as consumer, pytest.raises(ConfigurationError, match="give settings, e"):
         consumer.transactions(given)
+
+
+@pytest.mark.parametrize("end", ["complete", "release", "once", "commit", "store_offsets"])
+def test_in_a_transaction_nothing_else_ends_a_message(world: World, out: str, end: str) -> None:
+    """Else a message that is completed, and whose transaction is aborted, would never be seen."""
+    world.send(*numbers(0, 3))
+    aborted = list[Message]()
+
+    def handle(message: Message) -> None:
+        if end == "once":
+            with consumer.once(message):
+                pass
+        else:
+            getattr(consumer, end)(message)
+        if message.value() == b"1" and not aborted:
+            aborted.append(message)
+            raise ValueError("not now")
+
+    with world.consumer(idle_timeout=1) as consumer:
+        with pytest.raises(ValueError, match="not now"):
+            copy(consumer, out, handle)
+        copy(consumer, out, handle)
+        assert (consumer.counters.stale > 0) == (end in {"complete", "release", "once"})
+    assert seen(world, out) == numbers(0, 3)
+
+
+def test_transactions_belong_into_a_block(world: World, out: str) -> None:
+    """Outside of one the next call would complete their messages, before they are committed."""
+    world.send(*numbers(0, 3))
+    with world.consumer(idle_timeout=1) as consumer:
+        transactions = consumer.transactions()
+        with pytest.raises(RuntimeError, match="in a block only"):
+            list(transactions)
+        with transactions, pytest.raises(RuntimeError, match="at work already"), consumer.transactions():
+            pass
+        with pytest.raises(RuntimeError, match="in a block only"):
+            list(transactions)
+        with pytest.raises(RuntimeError, match="used before"), transactions:
+            pass
+        with consumer.transactions(), pytest.raises(RuntimeError, match="at work already"):
+            consumer.run(id)
+        copy(consumer, out)
+    assert seen(world, out) == numbers(0, 3)
+
+
+def test_a_transaction_that_is_over_takes_no_record(world: World, out: str) -> None:
+    """It would be in the next one, and stay if that alone is committed."""
+    world.send(*numbers(0, 2))
+    before = list[Any]()
+    with world.consumer(idle_timeout=1) as consumer, consumer.transactions(records=1) as transactions:
+        for transaction in transactions:
+            for message in transaction:
+                transaction.produce(out, message.value())
+                for each in before:
+                    with pytest.raises(TransactionError, match="is over"):
+                        each.produce(out, "late")
+            before.append(transaction)
+    with pytest.raises(TransactionError, match="is over"):
+        before[-1].produce(out, "late")
+    assert seen(world, out) == numbers(0, 2)
+
+
+@pytest.mark.parametrize("is_used_on", [True, False])
+def test_an_interruption_of_the_last_commit_aborts(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch, *, is_used_on: bool
+) -> None:
+    """Also where the block ends: the messages come again, in this consumer and in the next one of this disk."""
+    world.send(*numbers(0, 5))
+    interrupted = list[bool]()
+
+    class Interrupted(Producer):
+        def flush(self, timeout: float = -1) -> int:
+            if not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+            return super().flush(timeout)
+
+    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Interrupted)
+    with world.consumer(idle_timeout=1) as consumer:
+        with pytest.raises(KeyboardInterrupt), consumer.transactions(records=5) as transactions:
+            for transaction in transactions:
+                for message in transaction:
+                    transaction.produce(out, message.value())
+                break
+        if is_used_on:
+            copy(consumer, out)
+    with world.consumer(idle_timeout=1) as consumer:
+        copy(consumer, out)
+    assert seen(world, out) == numbers(0, 5)
+    assert world.committed().offset == 5
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_after_an_unknown_end_nothing_is_completed_or_committed(
+    world: World, out: str, caplog: pytest.LogCaptureFixture, *, is_done: bool
+) -> None:
+    """A program that uses the consumer on all the same loses nothing, and doubles nothing."""
+    world.send(*numbers(0, 10))
+    producer = failing(is_done=is_done)(of_the_application(world))
+    with world.consumer(idle_timeout=1) as consumer:
+        with pytest.raises(TransactionError, match="close the consumer"):
+            copy(consumer, out, producer=producer, records=5)
+        with pytest.raises(TransactionError, match="has not ended"):
+            copy(consumer, out)
+        assert values(poll_quiet(consumer)) == numbers(5, 10)
+    assert "Traceback" not in caplog.text
+    with world.consumer(idle_timeout=1) as consumer:
+        copy(consumer, out, producer=of_the_application(world))
+    assert seen(world, out) == numbers(0, 5)
+
+
+def test_of_two_transactions_at_once_the_second_is_refused(world: World) -> None:
+    """The one that reaches the broker last would win, with the lower offset."""
+    world.send(*numbers(0, 4))
+    with world.consumer(completion="explicit") as consumer:
+        messages = poll_some(consumer, 4)
+        for _ in range(2):
+            assert consumer.transaction_offsets(messages[:2])[0].offset == 2
+        with pytest.raises(TransactionError, match="has not ended"):
+            consumer.transaction_offsets(messages[2:])
+        consumer.transaction_aborted(messages[:2])
+        assert consumer.transaction_offsets(messages[2:])[0].offset == 0
+
+
+def test_a_transaction_that_fails_before_the_body_ends_is_aborted(
+    world: World, out: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the body produces then goes nowhere; the error is not the body's."""
+    world.send(*numbers(0, 6))
+    settings = {"message.max.bytes": 20_000_000}
+    handled = list[str]()
+
+    with world.consumer(idle_timeout=1) as consumer, consumer.transactions(settings, seconds=5) as transactions:
+        for transaction in transactions:
+            for message in transaction:
+                handled += values([message])
+                if len(handled) == 3:
+                    # The broker refuses it, which the client hears later.
+                    transaction.produce(out, b"x" * 5_000_000)
+                    time.sleep(1)
+                transaction.produce(out, message.value())
+    # The client's next transaction may fail as well: it goes on from the sequence number of the refused record.
+    assert handled[:9] == numbers(0, 3) + numbers(0, 6)
+    assert "the transaction is aborted" in caplog.text
+    assert seen(world, out) == numbers(0, 6)
+
+
+def test_transactions_need_committed_offsets(world: World) -> None:
+    """With the other level the next owner of a partition would not wait for the end of an open transaction."""
+    config = {"isolation.level": "read_uncommitted"}
+    with world.idle_consumer(config=config, completion="explicit") as consumer:
+        with pytest.raises(ConfigurationError, match="need read_committed"):
+            consumer.transactions()
+        with pytest.raises(ConfigurationError, match="need read_committed"):
+            consumer.transaction_offsets([])
+
+
+def test_close_in_a_block_aborts(world: World, out: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The records of the open transaction are never seen; readers wait for nothing."""
+    world.send(*numbers(0, 3))
+    with world.consumer(idle_timeout=1) as consumer, pytest.raises(RuntimeError, match="closed"):
+        copy(consumer, out, lambda _: consumer.close(), records=3)
+    assert "could not be aborted" not in caplog.text
+    assert seen(world, out) == []
+    with world.consumer(idle_timeout=1) as consumer:
+        copy(consumer, out)
+    assert seen(world, out) == numbers(0, 3)
