@@ -691,16 +691,14 @@ class DedupConsumer(Consumer):
 
     def _refuse_second_loop(self) -> None:
         if self._runner is not None:
-            raise RuntimeError(
-                "run() is at work already: one consumer has one loop; give it more workers"
-            )
+            raise RuntimeError("run() is at work already: one consumer has one loop; give it more workers")
         if self._block is not None:
             raise RuntimeError("transactions() are at work already: one consumer has one loop")
 
     def _refuse_dirty_offsets(self) -> None:
         if self._settings.isolation.lower() != "read_committed":
             raise ConfigurationError(
-                f"isolation.level={shown(self._settings.isolation)}: transactions need read_committed, the default: with "
+                f"isolation.level={shown(self._settings.isolation)}: transactions need read_committed, the default: by "
                 "it the next owner of a partition waits for the end of an open transaction; else it would begin before "
                 "it, and your records would come twice"
             )

@@ -183,9 +183,11 @@ class Transactions:
             # The offsets that transactions commit here are ours: hidden records may be committed beside them.
             self._consumer.transaction_offsets([])
             self._consumer.transaction_aborted([])
-        except BaseException:
+        except BaseException as error:
             self._loop.end_explicit()
             self._set_block(None)
+            if isinstance(error, KafkaException) and may_pass(error):
+                raise TransactionError(f"transactions cannot begin: {error_text(error.args[0])}") from None
             raise
         self._place = "inside"
         return self
@@ -511,8 +513,8 @@ _UNKNOWN: Final = (
     "begins where the group's offsets are"
 )
 _USELESS: Final = (
-    "the transaction is not committed, and your Producer cannot abort it; close the consumer and the producer: the next "
-    "consumer begins where the group's offsets are"
+    "the transaction is not committed, and your Producer cannot abort it; close the consumer and the producer: the "
+    "next consumer begins where the group's offsets are"
 )
 _NOT_INSIDE: Final = (
     "transactions() work in a block only: with consumer.transactions(...) as transactions: for transaction in "

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dedup_sdk import DedupConsumer
+    from dedup_sdk._transactions.transactions import Transactions
     from tests.support.worlds import World
 
 OUT = "bills"
@@ -59,6 +60,13 @@ def copy(
                 transaction.produce(topic, message.value())
                 handle(message)
     return {name: total for name, total in consumer.counters.as_dict().items() if total}
+
+
+def copy_one(transactions: Transactions, topic: str) -> None:
+    """Copy the messages of the first transaction, which the end of the block commits."""
+    transaction = next(iter(transactions))
+    for message in transaction:
+        transaction.produce(topic, message.value())
 
 
 @pytest.fixture
@@ -338,11 +346,9 @@ def test_an_interruption_of_the_last_commit_aborts(
 
     monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Interrupted)
     with world.consumer(idle_timeout=1) as consumer:
-        with pytest.raises(KeyboardInterrupt), consumer.transactions(records=5) as transactions:
-            for transaction in transactions:
-                for message in transaction:
-                    transaction.produce(out, message.value())
-                break
+        transactions = consumer.transactions(records=5)
+        with pytest.raises(KeyboardInterrupt), transactions:
+            copy_one(transactions, out)
         if is_used_on:
             copy(consumer, out)
     with world.consumer(idle_timeout=1) as consumer:
@@ -391,7 +397,10 @@ def test_a_transaction_that_fails_before_the_body_ends_is_aborted(
     settings = {"message.max.bytes": 20_000_000}
     handled = list[str]()
 
-    with world.consumer(idle_timeout=1) as consumer, consumer.transactions(settings, seconds=5) as transactions:
+    with (
+        world.consumer(idle_timeout=1) as consumer,
+        consumer.transactions(settings, seconds=5) as transactions,
+    ):
         for transaction in transactions:
             for message in transaction:
                 handled += values([message])
@@ -424,5 +433,25 @@ def test_close_in_a_block_aborts(world: World, out: str, caplog: pytest.LogCaptu
     assert "could not be aborted" not in caplog.text
     assert seen(world, out) == []
     with world.consumer(idle_timeout=1) as consumer:
+        copy(consumer, out)
+    assert seen(world, out) == numbers(0, 3)
+
+
+def test_a_commit_before_without_an_answer_is_waited_for(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for any other answer of a broker that stands still: the program does not end."""
+    world.send(*numbers(0, 3))
+    with world.consumer(idle_timeout=1) as consumer:
+        really, calls = consumer.transaction_offsets, list[bool]()
+
+        def offsets(messages: list[Message]) -> list[TopicPartition]:
+            if messages:
+                calls.append(True)
+                if len(calls) == 1:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return really(messages)
+
+        monkeypatch.setattr(consumer, "transaction_offsets", offsets)
         copy(consumer, out)
     assert seen(world, out) == numbers(0, 3)
