@@ -650,8 +650,9 @@ class DedupConsumer(Consumer):
 
         Args:
             producer: settings for the producer besides those of the consumer, or a `Producer` of yours with a
-                ``transactional.id``, for which this method calls ``init_transactions``. The ID must belong to one
-                process at a time, e.g. the pod's name; without one each consumer makes its own.
+                ``transactional.id``, for which the block calls ``init_transactions``, or, if that was done, aborts an
+                open transaction. The ID must belong to one process at a time, e.g. the pod's name; without one each
+                consumer makes its own.
             records: the most messages of a transaction.
             seconds: the most seconds between the first message of a transaction and its commit, besides your work.
             output_id: the header for the ID of each record that you produce, made from the ID of its message, so that

@@ -230,10 +230,11 @@ class Transactions:
             if is_interruption(error):
                 # A message may be in no place.
                 self._loop.open_again()
-        except Exception:
-            logger.exception(
+        except Exception as failure:
+            logger.error(  # noqa: TRY400 (our own error has said all)
                 "the transaction could not be aborted; close the consumer: the next one begins where the group's "
                 "offsets are",
+                exc_info=not isinstance(failure, TransactionError),
                 extra={"event": "transaction-not-aborted"},
             )
 
@@ -262,7 +263,12 @@ class Transactions:
     def _begin(self) -> None:
         transaction = Transaction(self, self._member())
         self._failed = None
-        self._producer.begin_transaction()
+        try:
+            self._producer.begin_transaction()
+        except KafkaException:
+            # It has failed for good, e.g. because another process had its ID meanwhile.
+            self._renew()
+            self._producer.begin_transaction()
         self._current = transaction
 
     def _member(self) -> object:
@@ -478,6 +484,11 @@ class Transactions:
                 self._producer.init_transactions(_CALL_S)
             except KafkaException as error:
                 cause = error.args[0]
+                if not self._config and cause.code() == KafkaError._STATE:  # noqa: SLF001 (its public name)
+                    # Your Producer was used before, and may be in a transaction that an interruption left open.
+                    with suppress(KafkaException):
+                        self._producer.abort_transaction(_CALL_S)
+                    return
                 if not may_pass(error) or time.monotonic() > until:
                     raise TransactionError(
                         f"transactions cannot be used: {error_text(cause)}; check transactional.id, access rights and "

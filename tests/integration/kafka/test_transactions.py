@@ -455,3 +455,17 @@ def test_a_commit_before_without_an_answer_is_waited_for(
         monkeypatch.setattr(consumer, "transaction_offsets", offsets)
         copy(consumer, out)
     assert seen(world, out) == numbers(0, 3)
+
+
+def test_a_producer_of_yours_serves_block_after_block(world: World, out: str) -> None:
+    """Also if you, or an earlier block, called its ``init_transactions``, and if it has a transaction open."""
+    producer = Producer(of_the_application(world))
+    producer.init_transactions(PATIENCE_S)
+    with world.consumer(idle_timeout=1) as consumer:
+        for batch in (numbers(0, 3), numbers(3, 6), numbers(6, 9)):
+            world.send(*batch)
+            if batch[0] == "6":
+                producer.begin_transaction()
+                producer.produce(out, "of no transaction")
+            copy(consumer, out, producer=producer)
+    assert seen(world, out) == numbers(0, 9)
