@@ -792,10 +792,14 @@ class FetchLoop:
 
     def transaction_offsets(self, messages: Iterable[Any]) -> list[TopicPartition] | None:
         """See `DedupConsumer.transaction_offsets`; None while a commit has no answer yet."""
+        named = list(messages)
+        gone: Any = None
+        if self._engine.gatekeeper is not None:
+            # Another consumer may have an ID by now whose lease is over.
+            gone = next((message for message in named if not self.holds(message)), None)
         with self._mutex, self.guarded_step():
             ended: dict[Coordinates, list[int]] = {}
-            gone: Any = None
-            for message in messages:
+            for message in named:
                 if self._delivery.in_flight(message) is None or self._delivery.waits(message):
                     gone = message
                 ended.setdefault((message.topic(), message.partition()), []).append(message.offset())
@@ -810,8 +814,8 @@ class FetchLoop:
         if gone is not None:
             raise TransactionError(
                 f"{gone.topic()}[{gone.partition()}]@{gone.offset()} is in your hands no more: its partition was "
-                "revoked, or moved, or the message was completed or released; abort the transaction, and call "
-                "transaction_aborted(messages)"
+                "revoked, or moved, or the message was completed or released, or its lease in the shared memory is "
+                "over; abort the transaction, and call transaction_aborted(messages)"
             )
         return offsets
 

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk.errors import TransactionError
+from dedup_sdk.shared import MemoryClaimStore, Shared
 from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -469,3 +470,27 @@ def test_a_producer_of_yours_serves_block_after_block(world: World, out: str) ->
                 producer.produce(out, "of no transaction")
             copy(consumer, out, producer=producer)
     assert seen(world, out) == numbers(0, 9)
+
+
+def test_an_id_that_another_consumer_may_have_by_now_is_given_back(pair_world: World) -> None:
+    """A process that stood still for longer than a lease of the shared memory keeps its partition, and not its IDs."""
+    world = pair_world
+    out = world.create_topic(f"{world.topic}-{OUT}")
+    stood_s = [0.0]
+    store = MemoryClaimStore(lambda: time.monotonic() + stood_s[0])
+    shared = Shared(store, lease=3, scope="global")
+
+    def stand_still(_: Message) -> None:
+        stood_s[0] = 60
+        with world.idle_consumer("two", shared=shared, idle_timeout=1, group=f"{world.group}-2") as consumer:
+            consumer.assign([TopicPartition(world.topic, 1, 0)])
+            copy(consumer, out)
+        # A renewal finds out.
+        time.sleep(3)
+
+    world.send("a")
+    world.send("a", partition=1)
+    with world.idle_consumer("one", shared=shared, idle_timeout=3) as consumer:
+        consumer.assign([TopicPartition(world.topic, 0, 0)])
+        copy(consumer, out, stand_still)
+    assert seen(world, out) == ["a"]
