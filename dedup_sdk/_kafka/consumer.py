@@ -658,9 +658,9 @@ class DedupConsumer(Consumer):
             output_id: the header for the ID of each record that you produce, made from the ID of its message, so that
                 the next consumer can hide copies; None: no header.
 
-        The block raises `TransactionError` if the broker refuses transactions, if another producer has the ID, or if
-        nobody can tell whether a transaction was committed; then close the consumer: the next one begins where the
-        group's offsets are.
+        The block raises `TransactionError` if the broker refuses transactions, if nobody can tell whether a transaction
+        was committed, or if another producer has the ID of your `Producer`; then close the consumer: the next one
+        begins where the group's offsets are.
         """
         from dedup_sdk._transactions.transactions import Transactions
 

@@ -330,11 +330,13 @@ class Transactions:
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                self._producer.produce(topic, **record)
-            except BufferError:
-                if time.monotonic() > until:
-                    raise
-                self._producer.poll(_PAUSE_S)
+                try:
+                    self._producer.produce(topic, **record)
+                except BufferError:
+                    if time.monotonic() > until:
+                        raise
+                    self._producer.poll(_PAUSE_S)
+                    continue
             except KafkaException as error:
                 cause = error.args[0]
                 if not (cause.fatal() or cause.code() in _OF_THE_TRANSACTION):
@@ -394,10 +396,17 @@ class Transactions:
 
     def _flush(self) -> None:
         until = time.monotonic() + _PATIENCE_S
-        while self._producer.flush(_WAIT_S):
+        while self._unsent():
             if time.monotonic() > until:
                 raise _AbortError("the broker does not confirm the records")
             self._consumer.consume(0)
+
+    def _unsent(self) -> int:
+        """Wait for records that the broker has not confirmed; return their number. A fatal error is raised here."""
+        try:
+            return self._producer.flush(_WAIT_S)
+        except KafkaException as error:
+            raise _AbortError(error_text(error.args[0])) from None
 
     def _send_offsets(self, transaction: Transaction) -> list[TopicPartition]:
         """Send the offsets of a transaction, if they have anything new; return them. Raises `_AbortError`."""

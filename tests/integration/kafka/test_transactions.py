@@ -494,3 +494,24 @@ def test_an_id_that_another_consumer_may_have_by_now_is_given_back(pair_world: W
         consumer.assign([TopicPartition(world.topic, 0, 0)])
         copy(consumer, out, stand_still)
     assert seen(world, out) == ["a"]
+
+
+def test_a_fatal_error_that_a_flush_raises_aborts(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that of a producer whose transaction took too long, or whose ID another process has by now."""
+    world.send(*numbers(0, 3))
+    failed = list[bool]()
+
+    class Fenced(Producer):
+        def flush(self, timeout: float = -1) -> int:
+            if not failed:
+                failed.append(True)
+                raise KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
+            return super().flush(timeout)
+
+    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Fenced)
+    with world.consumer(idle_timeout=1) as consumer:
+        copy(consumer, out)
+    assert "the transaction is aborted" in caplog.text
+    assert seen(world, out) == numbers(0, 3)
