@@ -841,6 +841,7 @@ class FetchLoop:
     def take_out_all(self, messages: Iterable[Any]) -> None:
         """Exclude messages from implicit completion; those gone are left out."""
         with self._mutex:
+            self._judge_early()
             for message in messages:
                 if self._delivery.in_flight(message) is not None:
                     self._delivery.take_out(message)

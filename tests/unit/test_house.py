@@ -234,6 +234,7 @@ _AS_THEY_ARE: Final = Counter([
     "ClientLock.end_close", "ClientLock.call_client", "ClientLock.call_client", "ClientLock.enter_client",
     "ClientLock.in_callback",
     "DedupConsumer._make_current", "DedupConsumer._release", "DedupConsumer._close", "DedupConsumer._close_client",
+    "DedupConsumer._set_block",
     "AssignmentApi._commit_in_group", "AssignmentApi._resume_manual",
     "AssignmentApi.subscribe.lost",
     "Fetcher.fetch", "Fetcher.listen", "FetchLoop.messages", "FetchLoop._fetch_and_judge", "FetchLoop._take_early",
