@@ -245,7 +245,10 @@ class Transactions:
     def has(self, message: Message) -> bool:
         """Whether a message is in the transaction under way, whose end is the message's."""
         current = self._current
-        return message is self._first or (current is not None and message in current.messages)
+        # By identity: two messages without a key cannot be compared in older clients.
+        return message is self._first or (
+            current is not None and any(message is each for each in current.messages)
+        )
 
     def __iter__(self) -> Iterator[Transaction]:
         """Yield transactions until `DedupConsumer.stop`, or ``idle_timeout`` seconds without a message."""
@@ -423,6 +426,9 @@ class Transactions:
                 raise _AbortError(str(error)) from None
             except KafkaException as error:
                 cause = error.args[0]
+                if cause.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
+                    # The same text would be refused for ever.
+                    raise TransactionError(_TOO_LONG) from None
                 if not may_pass(error) or time.monotonic() > until:
                     raise _AbortError(error_text(cause)) from None
             else:
@@ -536,6 +542,7 @@ _USELESS: Final = (
     "the transaction is not committed, and your Producer cannot abort it; close the consumer and the producer: the "
     "next consumer begins where the group's offsets are"
 )
+_TOO_LONG: Final = "the broker refuses the text of the group's offsets; raise its offset.metadata.max.bytes to 4096, the default"
 _NOT_INSIDE: Final = (
     "transactions() work in a block only: with consumer.transactions(...) as transactions: for transaction in "
     "transactions: ..."

@@ -192,6 +192,24 @@ def test_an_unknown_end_is_settled_by_the_groups_offsets(
     assert world.committed().offset == 20
 
 
+def test_a_broker_that_takes_no_long_text_is_told(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each further transaction would be refused as well."""
+
+    class Refused(Producer):
+        def send_offsets_to_transaction(self, *_: Any) -> None:
+            raise KafkaException(KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE))
+
+    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Refused)
+    world.send("a")
+    with world.consumer(idle_timeout=1) as consumer:
+        with pytest.raises(TransactionError, match=r"offset\.metadata\.max\.bytes"):
+            copy(consumer, out)
+        assert values(poll_quiet(consumer)) == []
+    assert seen(world, out) == []
+
+
 def of_the_application(world: World) -> dict[str, Any]:
     """The settings of a producer of the application."""
     return {"bootstrap.servers": world.bootstrap, "transactional.id": world.group, "log_level": 0}
