@@ -5,7 +5,7 @@
 PYTHON ?= python3
 SHELL := bash
 ARGS ?=
-SEED := $(shell date +%j)
+SEED := $(shell expr $$(date +%s) / 86400)
 
 CACHE := $(CURDIR)/.cache
 BIN := $(CURDIR)/.venv/bin

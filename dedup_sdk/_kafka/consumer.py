@@ -633,7 +633,7 @@ class DedupConsumer(Consumer):
         *,
         records: int = 1_000,
         seconds: float = 0.1,
-        output_id: str | None = "dedup-id",
+        id_header: str | None = "dedup-id",
     ) -> Transactions:
         """Consume, and write to Kafka, in transactions: what you write becomes visible exactly once.
 
@@ -655,8 +655,8 @@ class DedupConsumer(Consumer):
                 consumer makes its own.
             records: the most messages of a transaction.
             seconds: the most seconds between the first message of a transaction and its commit, besides your work.
-            output_id: the header for the ID of each record that you produce, made from the ID of its message, so that
-                the next consumer can hide copies; None: no header.
+            id_header: the header for the ID of each record that you produce, made from the partition and the ID of its
+                message, so that the next consumer can hide copies; None: no header.
 
         The block raises `TransactionError` if the broker refuses transactions, if nobody can tell whether a transaction
         was committed, or if another producer has the ID of your `Producer`; then close the consumer: the next one
@@ -678,7 +678,7 @@ class DedupConsumer(Consumer):
             set_block=self._set_block,
             records=records,
             seconds=seconds,
-            output_id=output_id,
+            id_header=id_header,
         )
 
     def _forget_stop(self) -> None:
@@ -723,6 +723,8 @@ class DedupConsumer(Consumer):
         named = list(messages)
         for message in named:
             _refuse_other(message)
+        # Callbacks of rebalances run here: a message that comes again is handed out without a call of the client.
+        self.consume(0)
         until = time.monotonic() + ASK_S
         while (offsets := self._loop.transaction_offsets(named)) is None:
             if time.monotonic() > until:
@@ -818,9 +820,10 @@ class DedupConsumer(Consumer):
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use these credentials from the next login on, in every client of this consumer. From any thread.
 
-        Besides the client that reads there are those that ask for metadata, read during recoveries, and send dead
-        letters. Connections that are open stay open. The clients of the loop get the credentials between two of its
-        calls: a synchronous `commit` that waits for just these fails first, and has them when it is repeated.
+        Besides the client that reads there are those that ask for metadata, read during recoveries, send dead letters,
+        and write in transactions. Connections that are open stay open. The clients of the loop get the credentials
+        between two of its calls: a synchronous `commit` that waits for just these fails first, and has them when it is
+        repeated.
         """
         given: dict[str, object] = {"username": username, "password": password}
         for name, value in given.items():
@@ -834,6 +837,8 @@ class DedupConsumer(Consumer):
         runner = self._runner
         if runner is not None:
             runner.log_in(username, password)
+        if (block := self._block) is not None:
+            block.log_in(username, password)
         # A step that has the lock may wait for a broker, which waits for these credentials.
         self._interruption.request_maintenance()
         self._access.run_if_free(self._tell_login)

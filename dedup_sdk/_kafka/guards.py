@@ -79,6 +79,8 @@ class ClientLock:
         self._asleep = 0
         """How many threads wait for ``_changed``: without one, nobody need be woken."""
         self._in_callback = False
+        self._ends = False
+        """Whether the client is being ended by a thread of its own, also after an interruption of `close`."""
 
     def catch_up_by(self, catch_up: Callable[[], None], is_judging: Callable[[], bool]) -> None:
         """Set `catch_up` and `is_judging`."""
@@ -192,16 +194,16 @@ class ClientLock:
     def _forget_who_left(self) -> None:
         """Count no thread as inside the client that an exception of a signal took out before it could say so."""
         thread = self.client_thread
-        if thread is None or self.closer is not None:
+        if thread is None or self._ends:
             return
         frame = current_frames().get(thread)
         if frame is None or not depth_in((ClientLock.call_client,), self, frame):
             self.client_thread, self._in_callback = None, False
 
     def enter_client(self) -> None:
-        """Count this thread as the one inside the client, in place of another one that waits for it."""
+        """Count this thread, which ends the client, as the one inside, in place of another one that waits for it."""
         with self.lock:
-            self.client_thread = get_ident()
+            self.client_thread, self._ends = get_ident(), True
 
     @contextmanager
     def in_callback(self) -> Iterator[None]:

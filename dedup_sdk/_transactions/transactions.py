@@ -55,8 +55,11 @@ _CALL_S: Final = 5.0
 """Seconds for one call of the producer, after which the group hears from the consumer."""
 _PATIENCE_S: Final = 60.0
 """Seconds for a step of a transaction, while brokers are away."""
-_PAUSE_S: Final = 0.1
+PAUSE_S: Final = 0.1
+"""Seconds before a transaction that was aborted is tried again; each further pause is twice as long."""
 _LONGEST_PAUSE_S: Final = 5.0
+_MOST_ABORTS: Final = 10
+"""With the pauses between them, half a minute."""
 _MOST_RECORDS: Final = 100_000
 
 
@@ -81,10 +84,15 @@ class Transaction:
     def __init__(self, loop: Transactions, member: object) -> None:
         self.messages: list[Message] = []
         """The messages that the application got."""
-        self.member = member
-        """The group's metadata of the moment before the first message came."""
+        self._member = member
+        """The group's metadata of the moment when the first message came."""
         self._loop = loop
         self._place = 0
+
+    @property
+    def member(self) -> object:
+        """The group's metadata."""
+        return self._member
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until the transaction is full, or its time is up."""
@@ -100,12 +108,12 @@ class Transaction:
         key: str | bytes | None = None,
         *,
         partition: int = -1,
-        timestamp_ms: int = 0,
+        timestamp: int = 0,
         headers: Headers = (),
     ) -> None:
         """Produce a record in this transaction; readers of committed records see it when that is committed.
 
-        ``partition`` -1: chosen by the key. ``timestamp_ms``: milliseconds since the epoch, 0: now. Waits while the
+        ``partition`` -1: chosen by the key. ``timestamp``: milliseconds since the epoch, 0: now. Waits while the
         client's queue is full. Raises `KafkaException` for a record that the client refuses, e.g. for its size, and
         `TransactionError` when the transaction is over. In a transaction that has failed the record goes nowhere: its
         message comes again.
@@ -117,7 +125,7 @@ class Transaction:
             given += self._loop.output_header(self.messages[-1], self._place, given)
             self._place += 1
         self._loop.put(
-            topic, value=value, key=key, partition=partition, timestamp=timestamp_ms, headers=given or None
+            topic, value=value, key=key, partition=partition, timestamp=timestamp, headers=given or None
         )
 
 
@@ -138,13 +146,13 @@ class Transactions:
         set_block: Callable[[Transactions | None], None],
         records: int,
         seconds: float,
-        output_id: str | None,
+        id_header: str | None,
     ) -> None:
         self._consumer, self._loop, self._idle = consumer, loop, idle
         self._is_stopped, self._forget_stop, self._is_subscribed = is_stopped, forget_stop, is_subscribed
         self._set_block = set_block
         self._records = whole("records", records, most=_MOST_RECORDS, advice="give e.g. 1000")
-        self._seconds, self._output_id = checked_seconds("seconds", seconds), output_id
+        self._seconds, self._id_header = checked_seconds("seconds", seconds), id_header
         self._config: dict[str, Any] = {}
         if isinstance(producer, Mapping):
             own = {"transactional.id": f"{settings.group}-{uuid.uuid4().hex}", **producer}
@@ -164,7 +172,9 @@ class Transactions:
         """The offsets of the current transaction, from the moment when its commit is asked for."""
         self._failed: str | None = None
         """Why the current transaction can only be aborted, as far as a record that was refused has told."""
-        self._pause_s = _PAUSE_S
+        self._pause_s = PAUSE_S
+        self._aborts = 0
+        """Transactions that were aborted since the last commit."""
         self._given_up: TransactionError | None = None
         """The error of a transaction whose end could not be settled: to try again has no use."""
         self._place: Literal["before", "inside", "behind"] = "before"
@@ -238,6 +248,12 @@ class Transactions:
                 extra={"event": "transaction-not-aborted"},
             )
 
+    def log_in(self, username: str, password: str) -> None:
+        """Use these credentials from the next login on, unless the producer is the application's."""
+        if self._config:
+            self._config |= {"sasl.username": username, "sasl.password": password}
+            self._producer.set_sasl_credentials(username, password)
+
     def is_current(self, transaction: Transaction) -> bool:
         """Whether this transaction is under way."""
         return transaction is self._current and self._place == "inside"
@@ -280,10 +296,14 @@ class Transactions:
         while True:
             metadata = self._consumer.consumer_group_metadata()
             # In this order: a member that has an ID now had it before.
-            if not self._is_subscribed() or self._consumer.memberid() or time.monotonic() > until:
+            if not self._is_subscribed() or self._consumer.memberid():
                 return metadata
+            if time.monotonic() > until:
+                raise TransactionError(
+                    "the group does not let this consumer in again; close it, and start again"
+                )
             self._consumer.consume(0)
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -323,10 +343,11 @@ class Transactions:
         self, message: Message, place: int, given: Iterable[tuple[str, Any]]
     ) -> list[tuple[str, str]]:
         """Return the header for the ID of the record that is produced at this place for a message."""
-        if self._output_id is None or any(name == self._output_id for name, _ in given):
+        if self._id_header is None or any(name == self._id_header for name, _ in given):
             return []
-        coordinates = f"{message.topic()}-{message.partition()}-{message.offset()}"
-        return [(self._output_id, f"{self._loop.output_id(message) or coordinates}-{place}")]
+        # With the partition: the same ID in another one is another message.
+        partition = f"{message.topic()}-{message.partition()}"
+        return [(self._id_header, f"{partition}-{self._loop.output_id(message) or message.offset()}-{place}")]
 
     def put(self, topic: str, **record: Any) -> None:
         """Produce a record."""
@@ -338,7 +359,7 @@ class Transactions:
                 except BufferError:
                     if time.monotonic() > until:
                         raise
-                    self._producer.poll(_PAUSE_S)
+                    self._producer.poll(PAUSE_S)
                     continue
             except KafkaException as error:
                 cause = error.args[0]
@@ -368,6 +389,12 @@ class Transactions:
             self._commit(transaction)
         except _AbortError as abort:
             self._abort(abort)
+            self._aborts += 1
+            if self._aborts == _MOST_ABORTS:
+                raise TransactionError(
+                    f"{_MOST_ABORTS} transactions in a row were aborted, the last one because of: {abort.cause}; their "
+                    "messages come again with the next start"
+                ) from None
             time.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         except _UnknownError:
@@ -416,9 +443,8 @@ class Transactions:
         until = time.monotonic() + _PATIENCE_S
         send = self._producer.send_offsets_to_transaction
         while True:
-            # Callbacks of rebalances run here, and whoever has lost a message sees that.
-            self._consumer.consume(0)
             try:
+                # Callbacks of rebalances run here, and whoever has lost a message sees that.
                 offsets = self._consumer.transaction_offsets(transaction.messages)
                 if not offsets or call_with_timeout(_CALL_S + 1, send, offsets, transaction.member, _CALL_S):
                     return offsets
@@ -438,7 +464,7 @@ class Transactions:
         transaction, offsets = self._current, self._asked or []
         if transaction is not None:
             self._consumer.transaction_committed(transaction.messages, offsets)
-        self._current, self._asked, self._pause_s = None, None, _PAUSE_S
+        self._current, self._asked, self._pause_s, self._aborts = None, None, PAUSE_S, 0
 
     def _abort(self, abort: _AbortError) -> None:
         """Abort the current transaction; its messages come again, as far as this consumer still has them."""
@@ -542,7 +568,10 @@ _USELESS: Final = (
     "the transaction is not committed, and your Producer cannot abort it; close the consumer and the producer: the "
     "next consumer begins where the group's offsets are"
 )
-_TOO_LONG: Final = "the broker refuses the text of the group's offsets; raise its offset.metadata.max.bytes to 4096, the default"
+_TOO_LONG: Final = (
+    "the broker refuses the text of the group's offsets; raise its offset.metadata.max.bytes to 4096, which is the "
+    "default"
+)
 _NOT_INSIDE: Final = (
     "transactions() work in a block only: with consumer.transactions(...) as transactions: for transaction in "
     "transactions: ..."

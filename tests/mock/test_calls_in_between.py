@@ -234,7 +234,7 @@ def test_nobody_waits_for_a_thread_that_a_signal_took_out_of_the_client(make: Ma
     send("a")
     consumer = make("orders")
     poll_some(consumer, 1)
-    inside.lock_of(consumer).enter_client()  # what stays behind
+    inside.leave_mark_in_client(consumer)
     worker = threading.Thread(target=consumer.commit, daemon=True)
     worker.start()
     worker.join(PATIENCE_S)

@@ -7,7 +7,7 @@ line, or the messages of a second consumer show the same. Returned objects are u
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ def strike_next_assignment(consumer: DedupConsumer) -> None:
 def is_in_on_assign(consumer: DedupConsumer) -> bool:
     """Return whether `assign` would give offsets for an assignment of the group."""
     return consumer._assignment._assigning is not None
+
+
+def leave_mark_in_client(consumer: DedupConsumer) -> None:
+    """Do as an exception of a signal does that comes before this thread can say that it has left the client."""
+    lock_of(consumer).client_thread = get_ident()
 
 
 def ready(consumer: DedupConsumer) -> list[Any]:

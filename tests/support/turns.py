@@ -1,7 +1,7 @@
 """Cases that take turns: where ``DEDUP_TEST_TURN`` is a number, a run plays a third of them, chosen by the number.
 
 Three numbers in a row play all. It is for broken variants, which prove that an oracle can fail, and take long. Without
-the variable all are played; `make ci` sets it to the day of the year, and no workflow does.
+the variable all are played; `make ci` sets it to the number of the day, and no workflow does.
 """
 
 from __future__ import annotations

@@ -120,7 +120,10 @@ def test_each_record_has_an_id_made_of_its_messages_own(world: World, out: str) 
     assert [each for each in ids if each == b"mine"] == [b"mine"] * 2
     assert len(set(ids)) == 5
     assert all(each.endswith((b"-0", b"-2")) for each in ids if each != b"mine")
-    assert b"a" not in b"".join(ids).split(b"-")
+    ours = [each for each in ids if each != b"mine"]
+    # In another partition the same ID is another message.
+    assert all(each.startswith(f"{world.topic}-0-".encode()) for each in ours)
+    assert b"a" not in b"".join(ours).split(b"-")
 
 
 def test_an_exception_aborts_and_the_messages_come_again(world: World, out: str) -> None:
@@ -148,7 +151,7 @@ def test_an_exception_aborts_and_the_messages_come_again(world: World, out: str)
 def test_hidden_records_alone_are_no_lag(
     world: World, out: str, copied: Callable[..., dict[str, Any]]
 ) -> None:
-    """Their offsets are committed by a transaction of their own."""
+    """Their offsets are committed beside the transactions."""
     world.send("a")
     copied()
     world.send(*["a"] * 20)
@@ -210,6 +213,26 @@ def test_a_broker_that_takes_no_long_text_is_told(
     assert seen(world, out) == []
 
 
+def test_transactions_that_only_fail_are_no_endless_loop(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last cause is told; nothing is committed."""
+
+    class Refused(Producer):
+        def send_offsets_to_transaction(self, *_: Any) -> None:
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Refused)
+    monkeypatch.setattr("dedup_sdk._transactions.transactions.PAUSE_S", 0.001)
+    world.send("a")
+    handled = list[Message]()
+    refused = pytest.raises(TransactionError, match="10 transactions in a row were aborted")
+    with world.consumer(idle_timeout=1) as consumer, refused:
+        copy(consumer, out, handled.append)
+    assert len(handled) == 10
+    assert seen(world, out) == []
+
+
 def of_the_application(world: World) -> dict[str, Any]:
     """The settings of a producer of the application."""
     return {"bootstrap.servers": world.bootstrap, "transactional.id": world.group, "log_level": 0}
@@ -229,7 +252,7 @@ def test_an_unknown_end_of_your_own_producer_is_raised(world: World, out: str) -
 
 
 def test_who_has_lost_a_message_aborts(world: World, out: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Another member may have it."""
+    """A seek forgets the messages in hand, as a rebalance does."""
     world.send(*numbers(0, 10))
     handled = list[str]()
     with world.consumer(idle_timeout=1) as consumer, consumer.transactions(seconds=0.2) as transactions:
