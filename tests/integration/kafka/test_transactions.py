@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from dedup_sdk._transactions.transactions import Transactions
     from tests.support.worlds import World
 
-OUT = "bills"
+OUT: Final = "bills"
+IDLE_S: Final = 3
+"""Seconds without a message after which a copy is over; on a busy machine the first fetch takes more than one."""
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def copied(world: World, out: str) -> Callable[..., dict[str, Any]]:
     """Copy the topic in a consumer of its own, on some machine."""
 
     def copied(disk: str = "one", **options: Any) -> dict[str, Any]:
-        with world.consumer(disk, idle_timeout=1) as consumer:
+        with world.consumer(disk, idle_timeout=IDLE_S) as consumer:
             return copy(consumer, out, **options)
 
     return copied
@@ -106,7 +108,7 @@ def test_a_copy_has_each_message_once_also_after_a_restart_on_an_empty_disk(
 def test_each_record_has_an_id_made_of_its_messages_own(world: World, out: str) -> None:
     """So the next consumer recognises a copy that an aborted transaction left to readers of uncommitted records."""
     world.send("a", "b")
-    with world.consumer(idle_timeout=1) as consumer, consumer.transactions(seconds=0.05) as transactions:
+    with world.consumer(idle_timeout=IDLE_S) as consumer, consumer.transactions(seconds=0.05) as transactions:
         for transaction in transactions:
             for message in transaction:
                 transaction.produce(out, message.value())
@@ -139,7 +141,7 @@ def test_an_exception_aborts_and_the_messages_come_again(world: World, out: str)
         verdict = consumer.verdict(message)
         attempts.append(0 if verdict is None else verdict.attempt)
 
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(ValueError, match="poison"):
             copy(consumer, out, fail, seconds=5, records=3)
         assert seen(world, out) == []
@@ -187,7 +189,7 @@ def test_an_unknown_end_is_settled_by_the_groups_offsets(
     """The next producer of the ID has ended the transaction before they are read; nothing is doubled, nothing lost."""
     world.send(*numbers(0, 20))
     monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", failing(is_done=is_done))
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out, records=10)
         assert consumer.counters.released == (0 if is_done else 10)
     assert seen(world, out) == numbers(0, 20)
@@ -206,7 +208,7 @@ def test_a_broker_that_takes_no_long_text_is_told(
 
     monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Refused)
     world.send("a")
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(TransactionError, match=r"offset\.metadata\.max\.bytes"):
             copy(consumer, out)
         assert values(poll_quiet(consumer)) == []
@@ -227,7 +229,7 @@ def test_transactions_that_only_fail_are_no_endless_loop(
     world.send("a")
     handled = list[Message]()
     refused = pytest.raises(TransactionError, match="10 transactions in a row were aborted")
-    with world.consumer(idle_timeout=1) as consumer, refused:
+    with world.consumer(idle_timeout=IDLE_S) as consumer, refused:
         copy(consumer, out, handled.append)
     assert len(handled) == 10
     assert seen(world, out) == []
@@ -242,7 +244,7 @@ def test_an_unknown_end_of_your_own_producer_is_raised(world: World, out: str) -
     """It cannot be replaced here; the next start begins where the group's offsets are."""
     world.send(*numbers(0, 10))
     producer = failing(is_done=True)(of_the_application(world))
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(TransactionError, match="close the consumer"):
             copy(consumer, out, producer=producer)
         assert values(poll_quiet(consumer)) == []
@@ -255,7 +257,7 @@ def test_who_has_lost_a_message_aborts(world: World, out: str, caplog: pytest.Lo
     """A seek forgets the messages in hand, as a rebalance does."""
     world.send(*numbers(0, 10))
     handled = list[str]()
-    with world.consumer(idle_timeout=1) as consumer, consumer.transactions(seconds=0.2) as transactions:
+    with world.consumer(idle_timeout=IDLE_S) as consumer, consumer.transactions(seconds=0.2) as transactions:
         for transaction in transactions:
             for message in transaction:
                 handled += values([message])
@@ -327,7 +329,7 @@ def test_in_a_transaction_nothing_else_ends_a_message(world: World, out: str, en
             aborted.append(message)
             raise ValueError("not now")
 
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(ValueError, match="not now"):
             copy(consumer, out, handle)
         copy(consumer, out, handle)
@@ -338,7 +340,7 @@ def test_in_a_transaction_nothing_else_ends_a_message(world: World, out: str, en
 def test_transactions_belong_into_a_block(world: World, out: str) -> None:
     """Outside of one the next call would complete their messages, before they are committed."""
     world.send(*numbers(0, 3))
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         transactions = consumer.transactions()
         with pytest.raises(RuntimeError, match="in a block only"):
             list(transactions)
@@ -358,7 +360,7 @@ def test_a_transaction_that_is_over_takes_no_record(world: World, out: str) -> N
     """It would be in the next one, and stay if that alone is committed."""
     world.send(*numbers(0, 2))
     before = list[Any]()
-    with world.consumer(idle_timeout=1) as consumer, consumer.transactions(records=1) as transactions:
+    with world.consumer(idle_timeout=IDLE_S) as consumer, consumer.transactions(records=1) as transactions:
         for transaction in transactions:
             for message in transaction:
                 transaction.produce(out, message.value())
@@ -387,13 +389,13 @@ def test_an_interruption_of_the_last_commit_aborts(
             return super().flush(timeout)
 
     monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Interrupted)
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         transactions = consumer.transactions(records=5)
         with pytest.raises(KeyboardInterrupt), transactions:
             copy_one(transactions, out)
         if is_used_on:
             copy(consumer, out)
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out)
     assert seen(world, out) == numbers(0, 5)
     assert world.committed().offset == 5
@@ -406,14 +408,14 @@ def test_after_an_unknown_end_nothing_is_completed_or_committed(
     """A program that uses the consumer on all the same loses nothing, and doubles nothing."""
     world.send(*numbers(0, 10))
     producer = failing(is_done=is_done)(of_the_application(world))
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(TransactionError, match="close the consumer"):
             copy(consumer, out, producer=producer, records=5)
         with pytest.raises(TransactionError, match="has not ended"):
             copy(consumer, out)
         assert values(poll_quiet(consumer)) == numbers(5, 10)
     assert "Traceback" not in caplog.text
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out, producer=of_the_application(world))
     assert seen(world, out) == numbers(0, 5)
 
@@ -440,7 +442,7 @@ def test_a_transaction_that_fails_before_the_body_ends_is_aborted(
     handled = list[str]()
 
     with (
-        world.consumer(idle_timeout=1) as consumer,
+        world.consumer(idle_timeout=IDLE_S) as consumer,
         consumer.transactions(settings, seconds=5) as transactions,
     ):
         for transaction in transactions:
@@ -470,11 +472,11 @@ def test_transactions_need_committed_offsets(world: World) -> None:
 def test_close_in_a_block_aborts(world: World, out: str, caplog: pytest.LogCaptureFixture) -> None:
     """The records of the open transaction are never seen; readers wait for nothing."""
     world.send(*numbers(0, 3))
-    with world.consumer(idle_timeout=1) as consumer, pytest.raises(RuntimeError, match="closed"):
+    with world.consumer(idle_timeout=IDLE_S) as consumer, pytest.raises(RuntimeError, match="closed"):
         copy(consumer, out, lambda _: consumer.close(), records=3)
     assert "could not be aborted" not in caplog.text
     assert seen(world, out) == []
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out)
     assert seen(world, out) == numbers(0, 3)
 
@@ -484,7 +486,7 @@ def test_a_commit_before_without_an_answer_is_waited_for(
 ) -> None:
     """As for any other answer of a broker that stands still: the program does not end."""
     world.send(*numbers(0, 3))
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         really, calls = consumer.transaction_offsets, list[bool]()
 
         def offsets(messages: list[Message]) -> list[TopicPartition]:
@@ -503,7 +505,7 @@ def test_a_producer_of_yours_serves_block_after_block(world: World, out: str) ->
     """Also if you, or an earlier block, called its ``init_transactions``, and if it has a transaction open."""
     producer = Producer(of_the_application(world))
     producer.init_transactions(PATIENCE_S)
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         for batch in (numbers(0, 3), numbers(3, 6), numbers(6, 9)):
             world.send(*batch)
             if batch[0] == "6":
@@ -552,7 +554,7 @@ def test_a_fatal_error_that_a_flush_raises_aborts(
             return super().flush(timeout)
 
     monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Fenced)
-    with world.consumer(idle_timeout=1) as consumer:
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out)
     assert "the transaction is aborted" in caplog.text
     assert seen(world, out) == numbers(0, 3)
