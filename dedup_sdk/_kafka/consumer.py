@@ -24,12 +24,13 @@ from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from inspect import Parameter, signature
 from math import isnan
 from pathlib import Path
 from signal import Signals
 from threading import Thread, get_ident
-from types import MappingProxyType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -45,7 +46,7 @@ from dedup_sdk._kafka.client_errors import handle_error
 from dedup_sdk._kafka.closing import ClientEnd, keep_from_children, leave_group, stopped_by
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk._kafka.fields import note_message
-from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, is_inside
+from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, depth_in, is_inside
 from dedup_sdk._kafka.health import Asked, health_of
 from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
@@ -208,6 +209,7 @@ class DedupConsumer(Consumer):
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
         self._interruption = Interruption()
         self._access = ClientLock(self._interruption.note)
+        self._access.closes_by(partial(_is_closing, self))
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
         self._delivery = Delivery(
             classifier.partition_of, _completed_by(completion, settings), self._engine.counters
@@ -1029,6 +1031,9 @@ class DedupConsumer(Consumer):
         """
         until = time.monotonic() + self._settings.revoke_deadline_s
         in_callback = self._callback_errors.runs_here()
+        if depth_in((DedupConsumer.close,), self) == 1:
+            # A second exception may have struck before the call that it interrupted could say so.
+            self._access.end_close()
         if self._access.closer == get_ident() or (in_callback and self._access.closer is not None):
             # A callback of the close itself, which may run on a thread of its own.
             return
@@ -1167,6 +1172,10 @@ class DedupConsumer(Consumer):
             logger.exception(
                 "closing failed too, after %s", error_shown(error), extra={"event": "close-failed"}
             )
+
+
+def _is_closing(consumer: DedupConsumer, frame: FrameType | None) -> bool:
+    return frame is not None and depth_in((DedupConsumer.close,), consumer, frame) > 0
 
 
 def _partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:

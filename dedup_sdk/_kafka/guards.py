@@ -24,11 +24,13 @@ inside the client's own call: this one path is covered by every test of recovery
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from inspect import currentframe
+from math import inf
 from sys import _current_frames as current_frames
 from threading import Condition, RLock, get_ident
 from types import FrameType
@@ -79,7 +81,8 @@ class ClientLock:
         self._asleep = 0
         """How many threads wait for ``_changed``: without one, nobody need be woken."""
         self._in_callback = False
-        self._ends = False
+        self._is_closing: Callable[[FrameType | None], bool] = lambda _: True
+        self.ends = False
         """Whether the client is being ended by a thread of its own, also after an interruption of `close`."""
 
     def catch_up_by(self, catch_up: Callable[[], None], is_judging: Callable[[], bool]) -> None:
@@ -94,8 +97,8 @@ class ClientLock:
             self._asleep -= 1
 
     def check_open(self) -> None:
-        """Raise `RuntimeError` after `close`, as the plain client does."""
-        if self.closed:
+        """Raise `RuntimeError` after `close`, as the plain client does; also if `close` was interrupted at its end."""
+        if self.closed or (self.ends and self.closer is None):
             raise RuntimeError("Consumer closed")
 
     def close(self) -> None:
@@ -110,11 +113,23 @@ class ClientLock:
         """
         with self.lock:
             self.until_client_free()
-            self._sleep_until(lambda: self.closer is None or self._in_callback)
+            while self.closer is not None and not self._in_callback:
+                self._sleep_until(lambda: self.closer is None or self._in_callback, _LOOK_S)
+                self._forget_who_closed()
             if self.closed or self.closer is not None:
                 return False
             self.closer = get_ident()
             return True
+
+    def closes_by(self, is_closing: Callable[[FrameType | None], bool]) -> None:
+        """Set how to see by the innermost frame of a thread that it is closing the consumer."""
+        self._is_closing = is_closing
+
+    def _forget_who_closed(self) -> None:
+        """Count no thread as the closing one that a second exception of a signal took out of that."""
+        thread = self.closer
+        if thread is not None and not self._is_closing(current_frames().get(thread)):
+            self.closer = None
 
     def end_close(self) -> None:
         """Unregister this thread as the closing one, also after an interruption."""
@@ -131,6 +146,7 @@ class ClientLock:
         wait for ever: then this logs a warning and returns False.
         """
         self.check_open()
+        self._forget_who_closed()
         if self.closer is not None:
             logger.warning(
                 "%s() was ignored: the consumer is closing", call, extra={"event": "call-while-closing"}
@@ -194,7 +210,7 @@ class ClientLock:
     def _forget_who_left(self) -> None:
         """Count no thread as inside the client that an exception of a signal took out before it could say so."""
         thread = self.client_thread
-        if thread is None or self._ends:
+        if thread is None or self.ends:
             return
         frame = current_frames().get(thread)
         if frame is None or not depth_in((ClientLock.call_client,), self, frame):
@@ -203,7 +219,7 @@ class ClientLock:
     def enter_client(self) -> None:
         """Count this thread, which ends the client, as the one inside, in place of another one that waits for it."""
         with self.lock:
-            self.client_thread, self._ends = get_ident(), True
+            self.client_thread, self.ends = get_ident(), True
 
     @contextmanager
     def in_callback(self) -> Iterator[None]:
@@ -235,13 +251,22 @@ class ClientLock:
         self.catch_up()
         return not self.in_other_thread
 
-    def _wait_until(self, may_go: Callable[[], bool]) -> None:
+    def waits_for_client(self, until: float) -> bool:
+        """Return whether no other thread is inside the client, at ``until`` (monotonic seconds) at the latest.
+
+        With the lock: a step that calls the client begins with this. Another thread, which closes the consumer or
+        leaves the group, may be inside, in a callback that waits for the lock; the client would let nobody else in.
+        """
+        self._wait_until(lambda: self.client_thread is None or time.monotonic() >= until, until)
+        return not self.in_other_thread
+
+    def _wait_until(self, may_go: Callable[[], bool], until: float = inf) -> None:
         if self.in_other_thread:
             me = get_ident()
             try:
                 self._waiting.add(me)
                 while not may_go():
-                    self._sleep_until(may_go, _LOOK_S)
+                    self._sleep_until(may_go, max(0.0, min(_LOOK_S, until - time.monotonic())))
                     self._forget_who_left()
             finally:
                 self._waiting.discard(me)

@@ -179,7 +179,7 @@ class FetchLoop:
         in_step = lock.is_mine()
         with self._mutex:
             busy = in_step or self._poller or lock.client_thread or lock.closer or self._holds_back
-            if busy or lock.closed or me != self._main_thread or not self._assignment.asked:
+            if busy or lock.closed or lock.ends or me != self._main_thread or not self._assignment.asked:
                 self._refuse_or_warn(me, in_step=in_step)
             self._poller, self._refused = me, False
         try:
@@ -288,8 +288,9 @@ class FetchLoop:
         if self._early.batch.messages and (got := self._deliver_early(count, until, at_most)):
             return got
         with self._mutex:
-            if self._early.batch.messages or interruption.happened:
-                self._settle()
+            unsettled = self._early.batch.messages or interruption.happened or self._lock.client_thread
+            if unsettled and not self._settle(until):
+                return []
             try:
                 if touched := delivery.finish():
                     if self._durability == "batch":
@@ -335,6 +336,8 @@ class FetchLoop:
         if judges and count == 1 and not exact and fetcher.messages and (early := self._take_early()):
             return early
         with self._mutex:
+            if self._lock.client_thread is not None and not self._lock.waits_for_client(until):
+                return []
             try:
                 if judges and fetcher.messages:
                     self._judge_first(fetcher.messages)
@@ -409,12 +412,18 @@ class FetchLoop:
             self._judge_early()
             self._delivery.finish_asked()
 
-    def _settle(self) -> None:
-        """Judge the early messages; after an interruption, also of another thread, reopen the partitions."""
+    def _settle(self, until: float) -> bool:
+        """Judge the early messages; after an interruption, also of another thread, reopen the partitions.
+
+        False if another thread is inside the client until then (monotonic seconds): no step may begin.
+        """
+        if not self._lock.waits_for_client(until):
+            return False
         if not self._interruption.happened:
             self._judge_early()
         if self._interruption.happened:
             self.reopen()
+        return True
 
     def catch_up_if_free(self) -> None:
         """Judge the early messages, and count the delivered ones, unless a thread has the lock: then it does so."""
@@ -634,7 +643,12 @@ class FetchLoop:
     def is_midway(self) -> bool:
         """Whether this thread is in a step, or in the client but for a callback, and calls in between."""
         lock = self._lock
-        return lock.is_mine() or (lock.client_thread == get_ident() and not self._callback_errors.runs_here())
+        return lock.is_mine() or (
+            # The stack, too: an exception of a signal may have left the mark.
+            lock.client_thread == get_ident()
+            and is_inside(ClientLock.call_client, lock)
+            and not self._callback_errors.runs_here()
+        )
 
     @property
     def is_in_call(self) -> bool:
@@ -929,7 +943,8 @@ class FetchLoop:
 
     def _look_after(self) -> None:
         with self._mutex:
-            self._settle()
+            if not self._settle(time.monotonic() + MAINTENANCE_S):
+                return
             if self._delivery.completed_by is not CompletedBy.NEXT_CALL:
                 # Else this would complete messages that the application still has.
                 self._unwritten.update(self._delivery.finish())
@@ -944,8 +959,9 @@ class FetchLoop:
         """Have the client fetch again if `heartbeat` had to pause it."""
         if self._holds_back:
             with self._mutex:
-                self._holds_back = False
-                self._assignment.hold_back(hold=False)
+                if self._lock.waits_for_client(time.monotonic() + MAINTENANCE_S):
+                    self._holds_back = False
+                    self._assignment.hold_back(hold=False)
 
 
 class Waits(Protocol):

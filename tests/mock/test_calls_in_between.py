@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk import MemoryStore
 from dedup_sdk._kafka import reader
+from dedup_sdk._kafka.closing import ClientEnd
 from dedup_sdk._kafka.delivery import Delivery
 from dedup_sdk._kafka.loop import FetchLoop
 from tests.support import inside
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
-PLACE = TopicPartition("orders", 0)
+PLACE, FIRST = TopicPartition("orders", 0), TopicPartition("orders", 0, 0)
 
 
 @contextmanager
@@ -272,3 +273,89 @@ def test_a_mark_of_a_callback_does_not_outlive_an_exception(make: Make, send: Se
         poll_some(consumer, 1)
     assert not inside.is_in_on_assign(consumer)
     assert values(poll_some(consumer, 1)) == ["a"]
+
+
+@pytest.mark.parametrize("call", ["poll", "consume(0)"])
+def test_a_loop_that_asks_again_while_another_thread_closes_stands_in_nobodys_way(
+    make: Make, send: Send, call: str
+) -> None:
+    """The closing thread is in the client, in `on_revoke`; a step of the loop would hold the lock and wait for it."""
+    send("a", "b")
+    revoking, ended = threading.Event(), list[str]()
+
+    def revoke(*_: object) -> None:
+        revoking.set()
+        time.sleep(0.5)
+
+    consumer = make()
+    consumer.subscribe(["orders"], on_revoke=revoke)
+    poll_some(consumer, 1)
+
+    def ask() -> None:
+        assert revoking.wait(PATIENCE_S)
+        inside.let_time_pass(consumer)
+        try:
+            while True:
+                if call == "poll":
+                    consumer.poll(0.1)
+                else:
+                    consumer.consume(0)
+        except RuntimeError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (ask, consumer.close)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert ended == ["Consumer closed"]
+
+
+def test_after_a_close_that_was_interrupted_at_its_end_only_close_is_left(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client ends on a thread of its own, in a callback, which a call that waits for it keeps from the lock."""
+    send("a")
+    consumer = make(config={"group.instance.id": "one"})
+    consumer.subscribe(["orders"], on_revoke=lambda *_: time.sleep(1))
+    poll_some(consumer, 1)
+    real = ClientEnd.wait
+
+    def wait(end: ClientEnd, timeout_s: float) -> None:
+        monkeypatch.setattr(ClientEnd, "wait", real)
+        real(end, min(timeout_s, 0.2))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ClientEnd, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    for call in (consumer.poll, lambda: consumer.consume(0), lambda: consumer.seek(FIRST)):
+        with pytest.raises(RuntimeError, match="Consumer closed"):
+            call()
+    consumer.close()
+
+
+def test_a_mark_of_a_close_that_was_struck_twice_is_no_close(make: Make, send: Send) -> None:
+    """A seek acts, and another thread can close."""
+    send("a")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+    inside.leave_mark_of_close(consumer)
+    consumer.seek(FIRST)
+    assert values(poll_some(consumer, 1)) == ["a"]
+    inside.leave_mark_of_close(consumer)
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(PATIENCE_S)
+    with pytest.raises(RuntimeError, match="Consumer closed"):
+        consumer.poll(0)
+
+
+def test_a_mark_in_the_client_that_is_left_has_no_call_wait(make: Make, send: Send) -> None:
+    """What an application completes outside of any call is completed when that returns."""
+    send("a")
+    consumer = make("orders", completion="explicit")
+    [message] = poll_some(consumer, 1)
+    inside.leave_mark_in_client(consumer)
+    consumer.complete(message)
+    assert consumer.counters.completed == 1

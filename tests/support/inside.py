@@ -108,6 +108,11 @@ def leave_mark_in_client(consumer: DedupConsumer) -> None:
     lock_of(consumer).client_thread = get_ident()
 
 
+def leave_mark_of_close(consumer: DedupConsumer) -> None:
+    """Do as a second exception of a signal does, which comes before `close` can say that it is over."""
+    lock_of(consumer).closer = get_ident()
+
+
 def ready(consumer: DedupConsumer) -> list[Any]:
     """Return the judged messages that `poll` returns next."""
     return list(consumer._delivery.ready)
