@@ -148,10 +148,10 @@ def test_completing_by_asking_for_more_is_never_uncompleted(
 def test_group_metadata_for_a_transaction_comes_with_a_warning(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A transactional loop gets the plain client's messages, and hears once which call completes."""
+    """A transactional loop gets the plain client's metadata, and hears once whose offsets have a text."""
     consumer = make("orders")
     assert type(consumer.consumer_group_metadata()) is type(consumer.consumer_group_metadata())
-    assert len([line for line in caplog.messages if "store_offsets() when the transaction" in line]) == 1
+    assert len([line for line in caplog.messages if "those of transaction_offsets(messages)" in line]) == 1
 
 
 def test_waiting_for_a_lock_is_said(

@@ -264,7 +264,8 @@ def test_who_has_lost_a_message_aborts(world: World, out: str, caplog: pytest.Lo
                 transaction.produce(out, message.value())
                 if len(handled) == 6:
                     consumer.seek(TopicPartition(world.topic, 0, 0))
-    assert handled == numbers(0, 6) + numbers(0, 10)
+    # Messages that come again while that transaction lasts come once more after its end.
+    assert (handled[:6], handled[-10:]) == (numbers(0, 6), numbers(0, 10))
     assert caplog.text.count("in your hands no more") == 1
     assert seen(world, out) == numbers(0, 10)
 
