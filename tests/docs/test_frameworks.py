@@ -39,6 +39,36 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A SIGTERM that comes when nobody listens fails its test; by default it would end the process of all tests."""
+    came = list[int]()
+    set_handler, handler_of = signal.signal, signal.getsignal
+
+    def nobody_listens(number: int, _: object) -> None:
+        came.append(number)
+
+    def get(number: int) -> Any:
+        found = handler_of(number)
+        return signal.SIG_DFL if found is nobody_listens else found
+
+    def put(number: int, handler: Any) -> Any:
+        before = get(number)
+        by_default = number == signal.SIGTERM and handler == signal.SIG_DFL
+        set_handler(number, nobody_listens if by_default else handler)
+        return before
+
+    former = handler_of(signal.SIGTERM)
+    for module in ("signal", "dedup_sdk.aio._consumer"):
+        monkeypatch.setattr(f"{module}.signal", put)
+        monkeypatch.setattr(f"{module}.getsignal", get)
+    put(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    monkeypatch.undo()
+    set_handler(signal.SIGTERM, former)
+    assert came == [], "a SIGTERM came when nobody listened"
+
+
 def _terminate() -> None:
     """Send SIGTERM; a loop that does not listen fails its test, and does not end all of them."""
     assert callable(signal.getsignal(signal.SIGTERM))
