@@ -229,7 +229,8 @@ class FetchLoop:
 
         A thread pool is looked for where another thread asks than before: it called `DedupConsumer.poll`, or `consume`.
         """
-        self._refused = self._poller not in (None, thread)
+        if self._poller not in (None, thread):
+            self._refused = True
         self._refuse(thread, in_step=in_step)
         if self._delivery.completed_by is not CompletedBy.NOTHING and is_called_by_pool():
             raise RuntimeError(_IN_POOL)

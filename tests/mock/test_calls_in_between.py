@@ -359,3 +359,33 @@ def test_a_mark_in_the_client_that_is_left_has_no_call_wait(make: Make, send: Se
     inside.leave_mark_in_client(consumer)
     consumer.complete(message)
     assert consumer.counters.completed == 1
+
+
+def test_a_refused_call_of_the_same_thread_forgets_no_refused_thread(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited for the other thread may wait no longer: the message comes once more."""
+    consumer = make("orders")
+    send("first")
+    poll_some(consumer, 1)
+    real, polling, refused = Consumer.poll, threading.get_ident(), list[str]()
+
+    def ask() -> None:
+        try:
+            consumer.poll(0)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    def poll(client: Any, timeout: float = -1) -> Any:
+        message = real(client, timeout)
+        if message is not None and threading.get_ident() == polling and not refused:
+            other = threading.Thread(target=ask)
+            other.start()
+            other.join()
+            ask()
+        return message
+
+    monkeypatch.setattr("dedup_sdk._kafka.delivery.Consumer", type("Polled", (Consumer,), {"poll": poll}))
+    send("a")
+    assert values(poll_some(consumer, 2)) == ["a", "a"]
+    assert ["another thread" in each for each in refused] == [True, False]
