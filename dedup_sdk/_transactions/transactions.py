@@ -172,7 +172,6 @@ class Transactions:
         """The offsets of the current transaction, from the moment when its commit is asked for."""
         self._failed: str | None = None
         """Why the current transaction can only be aborted, as far as a record that was refused has told."""
-        self._pause_s = PAUSE_S
         self._aborts = 0
         """Transactions that were aborted since the last commit."""
         self._given_up: TransactionError | None = None
@@ -395,8 +394,7 @@ class Transactions:
                     f"{_MOST_ABORTS} transactions in a row were aborted, the last one because of: {abort.cause}; their "
                     "messages come again with the next start"
                 ) from None
-            time.sleep(self._pause_s)
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            time.sleep(min(PAUSE_S * 2 ** (self._aborts - 1), _LONGEST_PAUSE_S))
         except _UnknownError:
             self._settle()
         else:
@@ -464,7 +462,7 @@ class Transactions:
         transaction, offsets = self._current, self._asked or []
         if transaction is not None:
             self._consumer.transaction_committed(transaction.messages, offsets)
-        self._current, self._asked, self._pause_s, self._aborts = None, None, PAUSE_S, 0
+        self._current, self._asked, self._aborts = None, None, 0
 
     def _abort(self, abort: _AbortError) -> None:
         """Abort the current transaction; its messages come again, as far as this consumer still has them."""
