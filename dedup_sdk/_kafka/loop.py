@@ -289,8 +289,9 @@ class FetchLoop:
         if self._early.batch.messages and (got := self._deliver_early(count, until, at_most)):
             return got
         with self._mutex:
-            unsettled = self._early.batch.messages or interruption.happened or self._lock.client_thread
-            if unsettled and not self._settle(until):
+            if (
+                self._early.batch.messages or interruption.happened or self._lock.client_thread
+            ) and not self._settle(until):
                 return []
             try:
                 if touched := delivery.finish():
