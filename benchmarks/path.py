@@ -136,17 +136,20 @@ def early_path() -> Trail:
 
 
 def _one_early(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
-    for _ in range(3):
-        sending = Timer(_ARRIVES_S, send)
-        sending.start()
-        _poll(consumer)
-        sending.join()
-    send()
-    time.sleep(_ARRIVES_S)
-    trail = Trail()
-    with traced(trail):
-        _poll(consumer)
-    return trail
+    while True:
+        for _ in range(3):
+            sending = Timer(_ARRIVES_S, send)
+            sending.start()
+            _poll(consumer)
+            sending.join()
+        send()
+        time.sleep(_ARRIVES_S)
+        trail = Trail()
+        with traced(trail):
+            _poll(consumer)
+        # On a busy machine the work on a timer is due before the record is there.
+        if not any(line.endswith("FetchLoop._maintain") for line in trail.trace):
+            return trail
 
 
 def housekeeping_path() -> Trail:
