@@ -6,8 +6,8 @@
 record
     one new record, with `Lookup`, one partition and a store on disk, through ``consume()``, and completed by the next
     call
-early
-    the same through ``poll()``: it is delivered first, and judged with later ones
+alone
+    the same through ``poll()``, where it comes alone and is judged by itself; with the completion of the one before
 housekeeping
     a ``poll()`` that brings nothing, when all that is on a timer is due
 assignment
@@ -130,12 +130,12 @@ def _one_record(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
             _poll(consumer)
 
 
-def early_path() -> Trail:
-    """Return the way of one record that is delivered before it is judged."""
-    return _shortest(_one_early)
+def alone_path() -> Trail:
+    """Return the way of one record that comes alone."""
+    return _shortest(_one_alone)
 
 
-def _one_early(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
+def _one_alone(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
     while True:
         for _ in range(3):
             sending = Timer(_ARRIVES_S, send)
@@ -231,7 +231,7 @@ def _poll(consumer: DedupConsumer) -> Any:
 
 _PATHS: Final[dict[str, Callable[[], Trail]]] = {
     "record": record_path,
-    "early": early_path,
+    "alone": alone_path,
     "housekeeping": housekeeping_path,
     "assignment": assignment_path,
 }

@@ -2,6 +2,9 @@
 
 chunk
     records that were admitted together, kept as columns until all of them are completed
+tail
+    the chunk of records that came one by one: it grows until something of the partition is written, or another chunk
+    follows. A chunk for each would cost more than all else that is done for such a record.
 held back
     not offered yet; a record waits *on* something. Its state, `PARKED`, is one for all. The queues are three, because
     the waiting ends in three ways: `Flight.waiting` has the records and units that wait on a record in flight (by its
@@ -52,13 +55,13 @@ ENDED: Final = 4
 _DELIVERED: Final = frozenset({VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED})
 _DELIVERED_KINDS: Final = (FRESH, UNVERIFIED, UNKEYED)
 _COMPLETE_OFFERED: Final = bytes([DONE, DONE]) + bytes(range(2, 256))
+_LONGEST_TAIL: Final = 1_000
 
 
 class Chunk:
     """Columns of ``n`` records, ascending by offset. All may read them; only the methods here write.
 
-    - ``offsets``: a list of ``n`` integers; ``column``: the same as an array, shape ``(n,)``.
-    - ``timestamps``: milliseconds since the epoch, shape ``(n,)``.
+    - ``offsets``: a list of ``n`` integers.
     - ``digests``: the ID of each record (bytes), None without one; ``joined``: all of them in one ``bytes``, where they
       are `Digests`, or once `join_digests` was called.
     - ``items``: the caller's own objects (records or messages), parallel to the columns.
@@ -72,8 +75,8 @@ class Chunk:
     """
 
     __slots__ = (
-        "attempts", "column", "digests", "items", "joined", "kinds", "notes", "offsets", "open", "reasons", "saved",
-        "seen", "states", "timestamps", "unmarked", "withheld",
+        "_added_ms", "_column", "_timestamps", "attempts", "digests", "items", "joined", "kinds", "notes", "offsets",
+        "open", "reasons", "saved", "seen", "states", "unmarked", "withheld",
     )  # fmt: skip
 
     def __init__(
@@ -85,8 +88,8 @@ class Chunk:
     ) -> None:
         count = len(offsets)
         self.offsets = offsets
-        self.column = np.fromiter(offsets, np.int64, count)
-        self.timestamps = timestamps
+        self._column = np.fromiter(offsets, np.int64, count)
+        self._timestamps = timestamps
         self.digests = digests
         self.joined = digests.joined if isinstance(digests, Digests) else None
         self.items = items
@@ -100,6 +103,36 @@ class Chunk:
         self.seen: dict[int, tuple[int, int]] = {}
         self.attempts: dict[int, int] = {}
         self.notes: Any = None
+        self._added_ms: list[int] = []
+        """The timestamps of a tail, to which all records were added by `append`."""
+
+    @property
+    def column(self) -> Int64s:
+        """The offsets as an array, shape ``(n,)``."""
+        if len(self._column) < len(self.offsets):
+            self._column = np.array(self.offsets, np.int64)
+        return self._column
+
+    @property
+    def timestamps(self) -> Int64s:
+        """Milliseconds since the epoch, shape ``(n,)``."""
+        if len(self._timestamps) < len(self.offsets):
+            added = np.array(self._added_ms[len(self._timestamps) :], np.int64)
+            self._timestamps = np.concatenate((self._timestamps, added))
+        return self._timestamps
+
+    def append(self, offset: int, timestamp_ms: int, digest: bytes, item: Any) -> int:
+        """Add a fresh record, offered with the chunk, behind all others of a tail; return its row."""
+        self.offsets.append(offset)
+        self._added_ms.append(timestamp_ms)
+        cast("list[bytes | None]", self.digests).append(digest)
+        cast("list[Any]", self.items).append(item)
+        self.joined = None
+        self.kinds.append(FRESH)
+        self.states.append(OFFERED)
+        self.saved.append(0)
+        self.open += 1
+        return len(self.offsets) - 1
 
     # --- verdicts ------------------------------------------------------------------------------------------
 
@@ -208,7 +241,7 @@ class Chunk:
 
     def replace_timestamps(self, timestamps: Int64s) -> None:
         """Have the records judged by other timestamps (ms), shape ``(n,)``."""
-        self.timestamps = timestamps
+        self._timestamps = timestamps
 
     def attach_notes(self, notes: Any) -> None:
         """Attach an object of the memory that judges these records."""
@@ -335,12 +368,13 @@ class Flight:
         self.waiting: dict[Hashable, deque[Any]] = {}
         self.chunks: list[Chunk] = []
         self._firsts: list[int] = []
+        self._tail: Chunk | None = None
         self._dirty: dict[int, Chunk] = {}
         self._above: dict[int, Chunk] = {}
         self._order: list[int] = []
         self._moved = False
         self._witness = progress.witness
-        self._last_passed: tuple[int, int, bytes | None] | None = None
+        self._last_passed: RecordRef | tuple[int, int, bytes | None] | None = None
         self._epochs_below: list[tuple[int, int]] = []
         if progress.epoch is not None:
             self._epochs_below.append((progress.completed_end, progress.epoch))
@@ -520,8 +554,11 @@ class Flight:
         for chunk in () if self.in_order else reversed(self.chunks):
             row = chunk.states.rfind(DONE)
             if row >= 0:
-                last = chunk.offsets[row], int(chunk.timestamps[row]), chunk.digests[row]
+                last = RecordRef(chunk, row)
                 break
+        if isinstance(last, RecordRef):
+            chunk, row = last
+            last = chunk.offsets[row], int(chunk.timestamps[row]), chunk.digests[row]
         if last is not None and (self._witness is None or last[0] > self._witness.offset):
             self._witness = Witness.of(*last)
         return self._witness
@@ -645,6 +682,20 @@ class Flight:
         self.shows_duplicates = self.shows_duplicates or shows_duplicates
         self.chunks.append(chunk)
         self._firsts.append(chunk.offsets[0])
+        self._tail = None
+
+    def take_in_one(self, offset: int, timestamp_ms: int, digest: bytes, item: Any) -> RecordRef:
+        """Note that a fresh record has come by itself, at or above the position; only where `is_plain` holds."""
+        tail = self._tail
+        if tail is None or len(tail.offsets) >= _LONGEST_TAIL:
+            tail = self._tail = Chunk([], np.empty(0, np.int64), [], [])
+        row = tail.append(offset, timestamp_ms, digest, item)
+        # A tail whose records are all completed is no longer among the chunks.
+        if not self.chunks or self.chunks[-1] is not tail:
+            self.chunks.append(tail)
+            self._firsts.append(tail.offsets[0])
+        self.position = offset + 1
+        return RecordRef(tail, row)
 
     def wait(self, on: Hashable, waiter: Any) -> None:
         """Have a waiter wait on something in flight, at the end of its queue."""
@@ -722,8 +773,7 @@ class Flight:
             if last is None and finished:
                 last = chunks[finished - 1]
             if last is not None:
-                row = bisect_left(last.offsets, high) - 1
-                self._last_passed = last.offsets[row], int(last.timestamps[row]), last.digests[row]
+                self._last_passed = RecordRef(last, bisect_left(last.offsets, high) - 1)
             self.high = high
             self._moved = True
         if finished:
@@ -771,6 +821,7 @@ class Flight:
     def take_dirty(self) -> list[Chunk]:
         """Return the chunks with completions to write; with ``in_order`` only those that the watermark has reached."""
         dirty, self._dirty = self._dirty, {}
+        self._tail = None
         if not self.in_order:
             return list(dirty.values())
         for chunk in dirty.values():
@@ -789,4 +840,5 @@ class Flight:
 
     def forget_dirty(self) -> None:
         """Note that the completions below the watermark are written."""
+        self._tail = None
         self._dirty = {first: chunk for first, chunk in self._dirty.items() if chunk.offsets[-1] >= self.high}

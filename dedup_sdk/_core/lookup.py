@@ -30,7 +30,7 @@ from dedup_sdk._core.flight import (
 )
 from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
 from dedup_sdk._core.ranges import Range
-from dedup_sdk._core.reach import OLDER_THAN_WINDOW, UNCOVERED, Reach
+from dedup_sdk._core.reach import NOTHING_KNOWN, OLDER_THAN_WINDOW, UNCOVERED, Reach
 from dedup_sdk._core.recent import Bools, Existing, RecentMarks
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide, decide_marked, is_contradicted
@@ -140,10 +140,6 @@ class LookupMemory:
 
     # --- records that come ---------------------------------------------------------------------------------
 
-    def is_unknown(self, digest: bytes, find: Find) -> bool:
-        """Whether no record with this ID is completed or in flight, nor known for another reason."""
-        return self.recent.entry_of(digest) < 0 and not find(digest, 1).indexes
-
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
         """See `Memory`."""
         return () if self._is_off else digests
@@ -185,6 +181,26 @@ class LookupMemory:
             left = self._meet_columns(chunk, known, met, stored)
         for index in left:
             self._meet(chunk, index if rows is None else int(rows[index]), stored.get(index))
+
+    def admit_one(
+        self, offset: int, timestamp_ms: int, digest: bytes, item: Any, find: Find, *, now_ms: int
+    ) -> RecordRef | None:
+        """See `Memory`."""
+        reach = self.reach
+        if (
+            self._is_off
+            or self.count_window is not None
+            or reach.since_ms == NOTHING_KNOWN
+            or find(digest, 1).indexes
+            or self.recent.find_or_enter(digest, offset, timestamp_ms) >= 0
+        ):
+            return None
+        reach.note_time(timestamp_ms, now_ms)
+        place = self.flight.take_in_one(offset, timestamp_ms, digest, item)
+        # A window of time is covered where ``since_ms`` is None.
+        if reach.since_ms is not None and not reach.covers(timestamp_ms):
+            place.chunk.judge(place.row, UNVERIFIED, reach.doubt(timestamp_ms))
+        return place
 
     def _meet_columns(self, chunk: Chunk, asked: Asked, met: Existing, stored: dict[int, Mark]) -> list[int]:
         """Judge at once the records whose ID has one completed mark and nothing in flight; return the others."""
@@ -387,7 +403,13 @@ class LookupMemory:
 
     def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
         """See `Memory`."""
-        ended, flight = self.end(chunk, rows), self.flight
+        flight = self.flight
+        if rows is None and not (self.recent.behind or self.recent.beneath or flight.waiting):
+            # As below, where nothing depends on the IDs that end; each message that comes alone takes this way.
+            chunk.finish_offered()
+            flight.advance(chunk)
+            return []
+        ended = self.end(chunk, rows)
         if self.recent.behind or self.recent.beneath:
             self.end_ids(ended)
         flight.advance(chunk)
@@ -441,7 +463,7 @@ class LookupMemory:
 
     def put_in_line(self, digest: bytes, end: int, end_ms: int) -> None:
         """Have later records with an ID wait for a unit that ends there, where nothing else of the ID is known."""
-        self.recent.put_new(digest, end, end_ms)
+        self.recent.find_or_enter(digest, end, end_ms)
 
     def leave_line(self, digest: bytes, end: int) -> None:
         """Forget an ID that was put in line at ``end``, and of which no mark is left there."""
@@ -598,7 +620,7 @@ class LookupMemory:
     def keep_marks(self, marks: Mapping[bytes, Mark]) -> None:
         """Keep marks in memory that a flush took out: records that wait are judged by them."""
         for digest, mark in marks.items():
-            self.recent.put_new(digest, mark.offset, mark.timestamp_ms)
+            self.recent.find_or_enter(digest, mark.offset, mark.timestamp_ms)
 
     def put_back(self, marks: Marks) -> None:
         """See `Memory`."""

@@ -255,8 +255,12 @@ class Reach:
         if self.since_ms == NOTHING_KNOWN:
             self.know_from(timestamps.clip(max=now_ms), self.stream_time_ms)
         # NumPy's `max` of one element costs more than all the rest of this method.
-        newest_ms = int(timestamps[0] if len(timestamps) == 1 else timestamps.max())
-        self.stream_time_ms = max(self.stream_time_ms, min(newest_ms, now_ms))
+        self.note_time(int(timestamps[0] if len(timestamps) == 1 else timestamps.max()), now_ms)
+
+    def note_time(self, timestamp_ms: int, now_ms: int) -> None:
+        """Put stream time forward to the newest timestamp (ms) of records that came, where that lies before now."""
+        timestamp_ms = min(timestamp_ms, now_ms)
+        self.stream_time_ms = max(self.stream_time_ms, timestamp_ms)
 
     def horizon_ms(self, clock_ms: int) -> int:
         """Return the timestamp before which a mark may be forgotten, with some grace for records that come late.

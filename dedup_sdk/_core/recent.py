@@ -101,16 +101,9 @@ class RecentMarks:
 
     def put(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
         """Make a record the newest with its ID."""
-        entry = self.entry_of(digest)
-        if entry < 0:
-            self._enter(digest, offset, timestamp_ms)
-        else:
+        entry = self.find_or_enter(digest, offset, timestamp_ms)
+        if entry >= 0:
             self._offsets[entry], self._timestamps[entry] = offset, timestamp_ms
-
-    def put_new(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
-        """Do so unless there is a record with the ID."""
-        if digest not in self:
-            self._enter(digest, offset, timestamp_ms)
 
     def begin(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
         """Put an ID in flight in front of the mark that it has."""
@@ -324,22 +317,28 @@ class RecentMarks:
                         return entry
         return self._overflow.get(digest, -1)
 
-    def _enter(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
-        """Add an ID that has no entry."""
+    def find_or_enter(self, digest: bytes, offset: int, timestamp_ms: int) -> int:
+        """Return the entry of an ID; -1 if it had none, and has one now."""
+        (word,) = _FIRST_WORD.unpack(digest)
+        at, tag = (word >> self._shift) * _ROW, word & _TAG_MASK | 1
+        tags = self._flat[at : at + _SLOTS].tolist()
+        if (tag in tags or self._overflow) and (found := self.entry_of(digest)) >= 0:
+            return found
         entry = self._count
         if entry == self.room:
             self._reserve(1)
+            # The table may be another one now.
+            at = (word >> self._shift) * _ROW
+            tags = self._flat[at : at + _SLOTS].tolist()
         self._digests[DIGEST_BYTES * entry : DIGEST_BYTES * (entry + 1)] = digest
         self._offsets[entry], self._timestamps[entry] = offset, timestamp_ms
         self._count += 1
-        (word,) = _FIRST_WORD.unpack(digest)
-        at = (word >> self._shift) * _ROW
-        tags = self._flat[at : at + _SLOTS].tolist()
         if 0 in tags:
             at += tags.index(0)
-            self._flat[at], self._flat[at + _SLOTS] = word & _TAG_MASK | 1, entry
+            self._flat[at], self._flat[at + _SLOTS] = tag, entry
         else:
             self._overflow[digest] = entry
+        return -1
 
     def _find_or_add_each(
         self, rows: Iterable[int], digests: bytes, offsets: Int64s, timestamps: Int64s
@@ -348,10 +347,8 @@ class RecentMarks:
         existing: list[tuple[int, int]] = []
         for row in rows:
             digest = digests[DIGEST_BYTES * row : DIGEST_BYTES * (row + 1)]
-            entry = self.entry_of(digest)
-            if entry < 0:
-                self._enter(digest, offsets.item(row), timestamps.item(row))
-            else:
+            entry = self.find_or_enter(digest, offsets.item(row), timestamps.item(row))
+            if entry >= 0:
                 existing.append((row, entry))
         return _existing(existing)
 

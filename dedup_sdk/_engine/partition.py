@@ -45,7 +45,6 @@ from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Marks, Progress, join_marks
 from dedup_sdk._masking import shown
 from dedup_sdk._observe import Counters, Observer, VerdictEvent, of_partition
-from dedup_sdk._record import VerdictKind
 from dedup_sdk._store.protocol import Loaded, PartitionStore
 from dedup_sdk._strategy import Terms
 from dedup_sdk._window import Window, length_text
@@ -236,13 +235,6 @@ class Partition:
             self.begin(end)
         self._read_to = max(self._read_to, end)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the verdict of a record at the position, or above it, depends on nothing but its ID."""
-        return (
-            self.started and self.begun and not self.writer.fenced and not self.gates and self.flight.is_plain
-        )
-
     def another_log(
         self,
         offsets: list[int],
@@ -347,6 +339,28 @@ class Partition:
         if chunk.open:
             self.has_offered = True
         return [*late, chunk]
+
+    def admit_one(self, offset: int, timestamp_ms: int, digest: bytes, item: Any) -> RecordRef | None:
+        """Judge a record that comes by itself; None, and nothing has changed, if `admit` must judge it.
+
+        That is so if anything but its ID decides, or its ID is known. The record is offered.
+        """
+        flight = self.flight
+        if (
+            offset < self._read_to
+            or offset < flight.position
+            or not (self.begun and flight.is_plain)
+            or self.writer.fenced
+            or self.gates
+        ):
+            return None
+        now_ms = int(self._clock() * 1000)
+        place = self.memory.admit_one(offset, timestamp_ms, digest, item, self.store.find, now_ms=now_ms)
+        if place is not None:
+            self._read_to = offset + 1
+            self.has_offered = True
+            self.verdicts.count_settled((place,))
+        return place
 
     def _late(self, offsets: list[int], timestamps: Int64s, items: Sequence[Any]) -> Chunk:
         """Judge records below the position: completed ones, ones in flight, and ones out of order."""
@@ -671,6 +685,9 @@ _second = itemgetter(1)
 _BUT_FRESH: Final = tuple(code for code in range(len(KINDS)) if code != FRESH)
 
 
+_NAMES: Final = tuple(kind.value for kind in KINDS)
+
+
 class VerdictCounter:
     """Counts the verdicts of one partition, and calls the observers with each when it is final."""
 
@@ -688,10 +705,10 @@ class VerdictCounter:
             if total := kinds.count(code):
                 fresh -= total
                 if code != PARKED_KIND:
-                    verdicts[KINDS[code].value] += total
+                    verdicts[_NAMES[code]] += total
                 if code == DUPLICATE:
                     self._observe_ages(chunk)
-        verdicts[VerdictKind.FRESH.value] += fresh
+        verdicts[_NAMES[FRESH]] += fresh
         for row in chunk.reasons:
             if chunk.kinds[row] != PARKED_KIND:
                 self._count_reason(chunk, row)
@@ -701,9 +718,9 @@ class VerdictCounter:
                     self._tell(chunk, row)
 
     def count_settled(self, settled: Iterable[RecordRef]) -> None:
-        """Count records that were held back and have their verdict now."""
+        """Count records that have their verdict now: held-back ones, and one that came by itself."""
         for chunk, row in settled:
-            self._own_counters.verdicts[KINDS[chunk.kinds[row]].value] += 1
+            self._own_counters.verdicts[_NAMES[chunk.kinds[row]]] += 1
             if row in chunk.seen:
                 self._observe_ages(chunk, row)
             if row in chunk.reasons:
@@ -712,7 +729,7 @@ class VerdictCounter:
                 self._tell(chunk, row)
 
     def _count_reason(self, chunk: Chunk, row: int) -> None:
-        name = f"{KINDS[chunk.kinds[row]].value}.{chunk.reasons[row]}"
+        name = f"{_NAMES[chunk.kinds[row]]}.{chunk.reasons[row]}"
         reasons = self._own_counters.reasons
         reasons[name] = reasons.get(name, 0) + 1
 

@@ -126,7 +126,6 @@ class AssignmentApi:
                 if on_revoke is not None:
                     self._callback_errors.run(on_revoke, self._consumer, partitions)
                 with self._lock.lock:
-                    self._callback_errors.run(self._lock.catch_up)
                     self._callback_errors.run(
                         self._interruption.run_step, self.give_back, self._revoked_with(partitions)
                     )
@@ -139,7 +138,6 @@ class AssignmentApi:
             with self._lock.in_callback():
                 self._by_callback, self._gave_up = set(), False
                 with self._lock.lock:
-                    self._callback_errors.run(self._lock.catch_up)
                     self._callback_errors.run(self._interruption.run_step, self._write_completed, partitions)
                     self._session.mark_lost(partitions)
                 if callback is not None:
@@ -237,8 +235,6 @@ class AssignmentApi:
         finally:
             self._assigning = None
         with self._lock.lock:
-            if self._session.assigned:
-                self._lock.catch_up()
             self._make_room(chosen)
             try:
                 self._session.take(chosen)
@@ -545,8 +541,6 @@ class AssignmentApi:
         """Return the offset after the last message delivered, per partition; hidden duplicates count as delivered."""
         settled = not self._lock.is_mine()
         with self._lock.lock:
-            if settled:
-                self._lock.catch_up()
             self._lock.check_open()
             settled = settled and not self._interruption.happened
             if settled:
@@ -582,7 +576,6 @@ class AssignmentApi:
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Pause partitions until `resume`; messages already fetched are held back too."""
         with self._lock.lock:
-            self._lock.catch_up()
             self._lock.check_open()
             paused = coordinates_in(partitions)
             if self._assigning is not None:
@@ -597,7 +590,6 @@ class AssignmentApi:
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Resume partitions; one that still recovers delivers when its recovery has ended."""
         with self._lock.lock:
-            self._lock.catch_up()
             self._lock.check_open()
             resumed = coordinates_in(partitions)
             self._pausing -= resumed

@@ -961,7 +961,7 @@ class DedupConsumer(Consumer):
     @property
     def counters(self) -> Counters:
         """Totals by verdict since the consumer was made. From any thread, without waiting."""
-        self._loop.catch_up_if_free()
+        self._loop.count_if_free()
         return self._engine.counters
 
     @property
@@ -1162,7 +1162,6 @@ class DedupConsumer(Consumer):
             self._loop.do_noted()
             with self._access.lock:
                 if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
-                    self._callback_errors.run(self._access.catch_up)
                     self._callback_errors.run(self._interruption.run_step, self._loop.complete_below, None)
             self.close()
             return

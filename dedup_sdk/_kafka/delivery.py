@@ -9,7 +9,7 @@ fetch position and its generation
 batch
     messages that are judged together, in one pass. The application gets them one by one (`poll`) or all at once
     (`consume`). When it asks for more, the delivered ones are completed: with their whole chunk if the batch is over,
-    else one by one.
+    else one by one. One of few messages is a batch of its own if only its ID decides (`BatchClassifier.judge_one`).
 individual
     messages outside a batch: waiting ones whose turn has come, and released ones. They are delivered first.
 aside
@@ -41,7 +41,7 @@ from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import AnotherLog, Partition
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assignment import Coordinates, Pause, State
-from dedup_sdk._kafka.fields import MessageFields
+from dedup_sdk._kafka.fields import MessageFields, headers_of
 from dedup_sdk._kafka.guards import ClientLock
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._marks import Int64s
@@ -143,13 +143,13 @@ class Fetcher:
         self._is_under_way = False
 
     def pass_holes(self) -> None:
-        """Move the positions of partitions behind what the client returns to nobody; with the lock, no early messages.
+        """Move the positions of partitions behind what the client returns to nobody; with the lock.
 
         The client's own position is behind markers of transactions, and aborted records. It proves nothing while a
         call of it runs, or was interrupted: records that it has taken out of its queue, and returned to nobody, count
         as read by it. The same holds for records that were returned, and are not judged or must be read again.
         """
-        if self._is_under_way or self._lock.client_thread is not None or self._lock.is_judging():
+        if self._is_under_way or self._lock.client_thread is not None:
             return
         waiting = {(message.topic(), message.partition()) for message in self.messages} | self._behind
         ready = {
@@ -221,7 +221,6 @@ class Fetcher:
         Partitions that the user paused are left as they are.
         """
         with self._lock.lock:
-            self._lock.catch_up()
             self._tell_pauses()
             assigned = self._session.assigned
             due = {c for c in self._behind if c not in assigned or Pause.USER not in assigned[c].pauses}
@@ -318,14 +317,44 @@ class BatchClassifier:
         self._missing_ids: MissingIds | None = None
         """There since the first record without an ID."""
         self._framed_keys = _framed_keys(engine.strategy)
+        self._read_digest = engine.keys.digest_reader()
+        # A function of the application is called once for each message, and a shared memory once for each batch.
+        self._one_by_one = not (observing or engine.gatekeeper is not None or "record" in engine.keys.needs)
 
-    def classify(self, batch: list[Any], ids: Ids | None = None) -> Classified:
+    def judge_one(self, message: Any) -> PartitionBatch | None:
+        """Judge one message, or event, by its ID alone; None, and nothing has changed, if `classify` must judge it."""
+        looks = self._framed_keys is not None or (
+            self._missing_ids is not None and self._missing_ids.counting
+        )
+        if not self._one_by_one or looks or message.error() is not None:
+            return None
+        partition = self.partition_of(message.topic(), message.partition())
+        digest = None if partition is None else self._digest_of(message)
+        if partition is None or digest is None:
+            return None
+        time_ms = message.timestamp()[1]
+        place = _guarded(partition, partition.admit_one, message.offset(), time_ms, digest, message)
+        if place is None:
+            return None
+        if (epoch := message.leader_epoch()) != partition.flight.epoch:
+            partition.flight.note_epoch(epoch)
+        return PartitionBatch(partition, place.chunk)
+
+    def _digest_of(self, message: Any) -> bytes | None:
+        if self._read_digest is not None:
+            headers = headers_of(message)[0]
+            digest = self._read_digest(headers) if headers else None
+            if digest is not None:
+                return digest
+        return self._spec.digests(MessageFields([message])).digests[0]
+
+    def classify(self, batch: list[Any]) -> Classified:
         """Judge messages, no events. Those of partitions that do not deliver now are dropped: they come again.
 
-        Adjacent messages of one partition are all judged, or none of them. ``ids``: their IDs, where they were read.
+        Adjacent messages of one partition are all judged, or none of them.
         """
         fields = ReadOnce(MessageFields(batch))
-        ids = self._spec.digests(fields) if ids is None else ids
+        ids = self._spec.digests(fields)
         offsets: list[int] = list(map(_offset, batch))
         topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
         count = len(batch)
@@ -381,9 +410,9 @@ class BatchClassifier:
     ) -> _Columns:
         """Return messages without those that the client returned before, in the present assignment of their partition.
 
-        All ways to the application pass here, early messages as well. A repeated message is counted, and not judged:
-        its record may be in flight. Messages of another log are not returned: their partition begins anew, and is
-        added to ``doubted``.
+        All ways to the application pass here, but for `judge_one`, which leaves such messages to them. A repeated
+        message is counted, and not judged: its record may be in flight. Messages of another log are not returned: their
+        partition begins anew, and is added to ``doubted``.
         """
         first, again = part, None
         if partition.is_next(part.offsets):
@@ -581,9 +610,13 @@ class Delivery:
         self._spans, self._uncounted = deque(judged.spans), len(judged.messages)
         self.ready.extend(judged.messages)
 
-    def add_delivered(self, judged: Classified) -> None:
-        """Add judged messages, which were delivered one a call, to the current batch, of which nothing is ready."""
-        self._batch, self._chunks = self._batch + judged.messages, self._chunks + judged.chunks
+    def deliver_one(self, message: Any, judged: PartitionBatch) -> list[Any]:
+        """Deliver a message that was judged by itself: it is the current batch. Only where `is_over` holds."""
+        self._batch, self._chunks, self._finished, self._taken = [message], [judged], 0, 1
+        self._last = (message,)
+        if self._counts:
+            judged.partition.own_counters.delivered += 1
+        return [message]
 
     @property
     def is_over(self) -> bool:

@@ -9,9 +9,9 @@ thread therefore does not wait, but defers its request until the callback has re
 
 **Errors of callbacks** (`CallbackErrors`). If a callback raises into the client's ``poll``, the client loses the
 message that it has fetched; if it raises into the client's ``close``, that call may never return. So exceptions are
-kept, and raised in the application's call after the fetched messages are stored. So are those of judging messages that
-were delivered before, whoever had them judged. `CallbackErrors.around` wraps the callbacks in the consumer's settings,
-of which the settings of all its other clients are made (`dedup_sdk._kafka.settings.other_client`).
+kept, and raised in the application's call after the fetched messages are stored. `CallbackErrors.around` wraps the
+callbacks in the consumer's settings, of which the settings of all its other clients are made
+(`dedup_sdk._kafka.settings.other_client`).
 
 **Interrupted steps** (`Interruption`). An interruption is treated as a crash. Any exception that may leave a step
 half done (Ctrl-C, a timeout signal, a damaged store, a bug) sets one flag. The next call for messages checks it first
@@ -66,10 +66,6 @@ class ClientLock:
         self.lock = RLock()
         self.is_mine: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 (as `Condition`)
         """Whether this thread has the lock: an observer, or a signal's handler, calls in the middle of a step."""
-        self.catch_up: Callable[[], None] = _nothing
-        """Brings the state up to date; everyone who takes the lock to look at messages or partitions calls it first."""
-        self.is_judging: Callable[[], bool] = lambda: False
-        """Whether this thread has a message that is judged nowhere yet: it is called by a signal's handler."""
         self.closed = False
         self.closer: int | None = None
         """The ID of the thread that is closing the consumer."""
@@ -84,10 +80,6 @@ class ClientLock:
         self._is_closing: Callable[[FrameType | None], bool] = lambda _: True
         self.ends = False
         """Whether the client is being ended by a thread of its own, also after an interruption of `close`."""
-
-    def catch_up_by(self, catch_up: Callable[[], None], is_judging: Callable[[], bool]) -> None:
-        """Set `catch_up` and `is_judging`."""
-        self.catch_up, self.is_judging = catch_up, is_judging
 
     def _sleep_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
         self._asleep += 1
@@ -159,7 +151,7 @@ class ClientLock:
         self.closed = True
 
     def run_if_free(self, step: Callable[[], None]) -> None:
-        """Do a step with the lock, after `catch_up`, unless a thread has the lock: then do nothing.
+        """Do a step with the lock, unless a thread has the lock: then do nothing.
 
         That thread may be this one: a signal's handler looks in the middle of a step, which must find its state as it
         left it.
@@ -171,7 +163,6 @@ class ClientLock:
             # One call of C: no exception of a signal comes between taking the lock and noting that it is taken.
             taken.extend(map(self.lock.acquire, (False,)))
             if taken[0]:
-                self.catch_up()
                 step()
         finally:
             if taken and taken[0]:
@@ -240,7 +231,6 @@ class ClientLock:
         keeps the traceback would keep the lock.
         """
         self._wait_until(lambda: self.client_thread is None)
-        self.catch_up()
 
     def until_client_free_or_callback(self) -> bool:
         """Return True if you may call the client, False if you must defer the request; with the lock.
@@ -248,7 +238,6 @@ class ClientLock:
         False: another thread is inside the client, in a callback. Else waits until no other thread is inside.
         """
         self._wait_until(lambda: self.client_thread is None or self._in_callback)
-        self.catch_up()
         return not self.in_other_thread
 
     def waits_for_client(self, until: float) -> bool:
@@ -323,7 +312,7 @@ class _GuardedLogger:
 
 
 class CallbackErrors:
-    """Keeps the first exception (``kept``) of a callback, or of judging delivered messages, until it can be raised."""
+    """Keeps the first exception (``kept``) of a callback, or of a judged batch, until it can be raised."""
 
     def __init__(self) -> None:
         self.kept: BaseException | None = None
@@ -433,7 +422,8 @@ class Interruption:
     def __init__(self) -> None:
         self.happened = False
         self.maintenance_at = 0.0
-        self._noted = deque[Callable[[], object]]()
+        self.noted = deque[Callable[[], object]]()
+        """Calls that came in the middle of a step, to be done before the next one."""
         # Not a Python function: the interpreter handles signals when one begins, and the flag would stay unset.
         self.note = partial(object.__setattr__, self, "happened", True)
 
@@ -443,27 +433,22 @@ class Interruption:
 
     def schedule_maintenance(self, at: float) -> None:
         """Schedule maintenance for the first call for messages from ``at`` on; if calls are noted, for the next one."""
-        self.maintenance_at = 0.0 if self._noted else at
+        self.maintenance_at = 0.0 if self.noted else at
 
     def request_maintenance(self) -> None:
         """Schedule maintenance for the next call for messages."""
         self.maintenance_at = 0.0
 
-    @property
-    def has_noted(self) -> bool:
-        """Whether calls are noted that came in the middle of a step."""
-        return bool(self._noted)
-
     def note_call(self, call: Callable[[], object]) -> None:
         """Note a call that came in the middle of a step, to be done before the next one."""
-        self._noted.append(call)
+        self.noted.append(call)
         self.request_maintenance()
 
     def take_noted(self) -> Callable[[], object] | None:
         """Return the oldest noted call, and forget it; None if there is none."""
         # Another thread may take the last one.
         with suppress(IndexError):
-            return self._noted.popleft()
+            return self.noted.popleft()
         return None
 
     def run_step(self, step: Callable[..., Any], *arguments: Any) -> Any:

@@ -3,7 +3,8 @@
     fetch ─▶ judge ─▶ deliver ─▶ complete
     `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
 
-    Few messages are delivered before they are judged, if their IDs are unknown (`dedup_sdk._kafka.early`).
+    One of few messages takes a shorter way if its ID is unknown, and nothing else decides
+    (`BatchClassifier.judge_one`).
 
 maintenance
     the work on a timer: write completed records, recover partitions, commit, flush. It is due every `MAINTENANCE_S`,
@@ -39,7 +40,6 @@ from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commits import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
-from dedup_sdk._kafka.early import EarlyDelivery
 from dedup_sdk._kafka.guards import (
     CallbackErrors,
     ClientLock,
@@ -68,8 +68,8 @@ JOINING_S = 60.0
 _RECOVERING_S = 0.02
 _AT_ONCE_S = 0.0002
 """A message that the client returns within that time was there already, and others may be behind it."""
-MOST_EARLY = 12
-"""So many fetched messages are delivered before they are judged; more cost less if they are judged first, together."""
+MOST_ALONE = 12
+"""So many fetched messages are judged one by one; more cost less if they are judged together."""
 _ONE_DAY_S = 86_400.0
 MOST_FETCHED = 1_000
 """The most messages that are fetched while none may be delivered."""
@@ -142,8 +142,6 @@ class FetchLoop:
         self._engine, self._session, self._client = engine, session, client
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._mutex: RLock = lock.lock
-        self._early = EarlyDelivery(engine, classifier, delivery, in_batches=durability == "batch")
-        lock.catch_up_by(self._judge_early, lambda: self._early.is_under_way)
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
         self._assignment = assignment
         self._durability, self._only_stored = durability, only_stored
@@ -199,7 +197,6 @@ class FetchLoop:
                 with self._mutex:
                     # Together: once this thread is no poller any more, nobody is refused for it.
                     if self._refused:
-                        self._judge_early()
                         self._doubt_receipt(got)
                     self._poller = None
                 if self._collector.paused:
@@ -284,14 +281,10 @@ class FetchLoop:
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
         """Complete delivered messages; do maintenance if it is due; deliver ready messages, or fetch a batch."""
         delivery, interruption = self._delivery, self._interruption
-        if interruption.has_noted:
+        if interruption.noted:
             self.do_noted()
-        if self._early.batch.messages and (got := self._deliver_early(count, until, at_most)):
-            return got
         with self._mutex:
-            if (
-                self._early.batch.messages or interruption.happened or self._lock.client_thread
-            ) and not self._settle(until):
+            if (interruption.happened or self._lock.client_thread) and not self._settle(until):
                 return []
             try:
                 if touched := delivery.finish():
@@ -318,30 +311,20 @@ class FetchLoop:
     def _fetch_and_judge(self, count: int, until: float, at_most: int) -> list[Any]:
         """Fetch the messages that are there, or that come in time; judge and deliver them."""
         fetcher, delivery = self._fetcher, self._delivery
-        # A gate that waits for records must know when there are none.
+        # A gate that waits for records must know when there are none; with it, or a recovery, all must be seen now.
         exact = self._session.hurried or self._engine.waits_for_time
-        # Messages come one at a time: wait for the next one at once.
-        sparse = fetcher.ran_dry and count == 1 and not (exact or fetcher.messages)
+        alone = count == 1 and not exact
         now = time.monotonic()
-        if not sparse or now >= until:
-            if not (fetcher.ran_dry or self._collector.paused):
-                # A whole batch may be ready. For a few messages the pause is not worth its price.
-                self._collector.pause()
-            fetcher.fetch(at_most, 0)
-            now = time.monotonic()
-        self.heard_at = now
-        enough = at_most if count > 1 else 1
-        judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
-        if not judges:
-            judges = self._wait_for(enough, until - now, at_most, exact=exact)
-        # With `exact` gates, or a recovery, must see these records now.
-        if judges and count == 1 and not exact and fetcher.messages and (early := self._take_early()):
-            return early
+        judges = (
+            alone and 0 < len(fetcher.messages) <= MOST_ALONE and now <= self.heard_at + MAINTENANCE_S
+        ) or self._fetch(count, until, at_most, now, exact=exact)
         with self._mutex:
             if self._lock.client_thread is not None and not self._lock.waits_for_client(until):
                 return []
             try:
                 if judges and fetcher.messages:
+                    if alone and (got := self._judge_one()):
+                        return got
                     self._judge_first(fetcher.messages)
                 if self._engine.waits_for_time:
                     # Not before: a record that came in time is judged first, however long the application took.
@@ -351,93 +334,57 @@ class FetchLoop:
                 self._interruption.note()
                 raise
 
-    def _deliver_early(self, count: int, until: float, at_most: int) -> list[Any]:
-        """Wait for the next message behind early ones, until maintenance is due; return it if it is an early one."""
-        if self._interruption.happened:
-            return []
-        self._early.ask()
-        now = time.monotonic()
-        due = min(self._interruption.maintenance_at, self._recover_at)
-        many = self._since_maintenance + len(self._early.batch.messages) >= MAINTENANCE_RECORDS
-        if count > 1 or now >= due or many or self._callback_errors.kept is not None:
-            return []
-        if not self._fetcher.messages:
-            self.heard_at = now
-            self._fetcher.listen(max(0.0, min(until, due) - now))
-            if self._fetcher.messages and time.monotonic() - now <= _AT_ONCE_S:
-                self._fetcher.fetch(at_most, 0)
-        return self._take_early()
-
-    def _take_early(self) -> list[Any]:
-        """Return the first of few fetched messages if it can be delivered before it is judged."""
+    def _fetch(self, count: int, until: float, at_most: int, now: float, *, exact: bool) -> bool:
+        """Fetch the messages that are there, or that come in time; return whether they are to be judged now."""
         fetcher = self._fetcher
-        with self._mutex:
-            messages = fetcher.messages
-            few = 0 < len(messages) <= MOST_EARLY
-            if not few or self._interruption.happened or self._callback_errors.kept is not None:
-                return []
-            if not self._early.take(messages[0]):
-                return []
-            fetcher.rest(messages[1:])
-            return messages[:1]
+        # Messages come one at a time: wait for the next one at once.
+        sparse = fetcher.ran_dry and count == 1 and not (exact or fetcher.messages)
+        if not sparse or now >= until:
+            if not (fetcher.ran_dry or self._collector.paused):
+                # A whole batch may be ready. For a few messages the pause is not worth its price.
+                self._collector.pause()
+            fetcher.fetch(at_most, 0)
+            now = time.monotonic()
+        self.heard_at = now
+        enough = at_most if count > 1 else 1
+        if len(fetcher.messages) >= enough or now >= until or self._session.hurried:
+            return True
+        return self._wait_for(enough, until - now, at_most, exact=exact)
 
-    def _judge_early(self) -> None:
-        """Judge the early messages, with the lock; complete them if the call for more has begun. Count delivered ones.
-
-        An error is an interruption, and is not raised here: the next call for messages reopens the partitions. It meets
-        an error of a store again where that is handled, and raises any other.
-        """
-        early = self._early
-        self._delivery.count()
-        if not early.batch.messages or early.is_under_way:
-            return
-        asked = early.asked
-        try:
-            self._since_maintenance += early.judge()
-            if asked:
-                self._unwritten.update(self._delivery.finish())
-        except StoreError:
-            self._interruption.note()
-        except Exception as error:  # noqa: BLE001 (it is raised where messages are asked for)
-            self._interruption.note()
-            self._callback_errors.keep(error)
-        except BaseException:
-            self._interruption.note()
-            raise
-
-    def _complete_early(self) -> None:
-        """After an interruption: complete the early messages but for the last one, which may not have been received.
-
-        Nobody has changed a partition since they were delivered: else they would be judged.
-        """
-        if self._early.batch.messages:
-            self._judge_early()
-            self._delivery.finish_asked()
+    def _judge_one(self) -> list[Any]:
+        """Judge and deliver the first of few fetched messages by itself; none if it is to be judged with others."""
+        messages, delivery = self._fetcher.messages, self._delivery
+        few = len(messages) <= MOST_ALONE and self._callback_errors.kept is None
+        if not (few and delivery.is_over) or self._interruption.happened:
+            return []
+        judged = self._classifier.judge_one(messages[0])
+        if judged is None:
+            return []
+        self._since_maintenance += 1
+        self._fetcher.rest(messages[1:])
+        return delivery.deliver_one(messages[0], judged)
 
     def _settle(self, until: float) -> bool:
-        """Judge the early messages; after an interruption, also of another thread, reopen the partitions.
+        """After an interruption, also of another thread, reopen the partitions.
 
         False if another thread is inside the client until then (monotonic seconds): no step may begin.
         """
         if not self._lock.waits_for_client(until):
             return False
-        if not self._interruption.happened:
-            self._judge_early()
         if self._interruption.happened:
             self.reopen()
         return True
 
-    def catch_up_if_free(self) -> None:
-        """Judge the early messages, and count the delivered ones, unless a thread has the lock: then it does so."""
+    def count_if_free(self) -> None:
+        """Count the delivered messages, unless a thread has the lock: that thread counts them in its next step."""
         if not self._lock.closed:
-            self._lock.run_if_free(self._judge_early)
+            self._lock.run_if_free(self._delivery.count)
 
     def _listen_and_hand_over(self, count: int) -> list[Any]:
         """Serve the client, then deliver: with slow handlers a batch lasts long, and the group must hear from it."""
         self.heard_at = time.monotonic()
         self._fetcher.listen(0)
         with self._mutex:
-            self._judge_early()
             handed: list[Any] = self._interruption.run_step(self._hand_over, count)
             return handed
 
@@ -478,7 +425,6 @@ class FetchLoop:
         """After an interruption: open every partition again, from its store and its completed offsets."""
         with self._mutex:
             if self._interruption.happened:
-                self._complete_early()
                 self._unwritten.clear()
                 self._assignment.reopen_all()
 
@@ -673,7 +619,6 @@ class FetchLoop:
 
         ``defers_store_errors``: a damaged store, or a full disk, is not raised: the next call for messages handles it.
         """
-        self._judge_early()
         self._lock.check_open()
         try:
             yield
@@ -737,8 +682,6 @@ class FetchLoop:
         """See `DedupConsumer.holds`."""
         in_step = self._lock.is_mine()
         with self._mutex:
-            if not in_step:
-                self._judge_early()
             found = None if self._lock.closed or message.error() is not None else self.in_flight(message)
             if found is None:
                 return False
@@ -857,7 +800,6 @@ class FetchLoop:
     def take_out_all(self, messages: Iterable[Any]) -> None:
         """Exclude messages from implicit completion; those gone are left out."""
         with self._mutex:
-            self._judge_early()
             for message in messages:
                 if self._delivery.in_flight(message) is not None:
                     self._delivery.take_out(message)
@@ -869,7 +811,6 @@ class FetchLoop:
     def output_id(self, message: Any) -> str | None:
         """Return the ID of a message as text that shows nothing of it; None without one, and after it ended."""
         with self._mutex:
-            self._judge_early()
             found = self.in_flight(message)
             if found is None:
                 return None
@@ -881,10 +822,7 @@ class FetchLoop:
         """See `DedupConsumer.verdict`."""
         if message.error() is not None:
             return None
-        in_step = self._lock.is_mine()
         with self._mutex:
-            if not in_step:
-                self._judge_early()
             place = self._delivery.place(message)
             partition = self._delivery.partition_of(message.topic(), message.partition())
             if place is None and partition is not None:
@@ -905,7 +843,6 @@ class FetchLoop:
         """
         self.do_noted()
         with self._mutex:
-            self._judge_early()
             if self._delivery.completed_by is CompletedBy.NEXT_CALL:
                 self.complete_below(None)
             self._delivery.begin_explicit()

@@ -531,7 +531,6 @@ def test_an_error_after_progress_is_another_one(
     for each in range(5, 10):
         raised = once_after(monkeypatch, Partition, "complete_chunk", ValueError("a bug"))
         send(str(each))
-        # A message that came early is completed later.
         while not raised or str(each) not in values(got):
             try:
                 got += filter(None, [consumer.poll(0.1)])

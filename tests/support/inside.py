@@ -65,9 +65,10 @@ def fetcher_of(consumer: DedupConsumer) -> Fetcher:
     return consumer._fetcher
 
 
-def early(consumer: DedupConsumer) -> list[Any]:
-    """The messages that are delivered and not judged yet."""
-    return list(consumer._loop._early.batch.messages.values())
+def alone(consumer: DedupConsumer) -> list[Any]:
+    """The messages that were judged one by one since something of their partition was written last."""
+    tails = (partition.flight._tail for partition in consumer._engine.partitions.values())
+    return [message for tail in tails if tail is not None for message in tail.items]
 
 
 def rest_from_maintenance(consumer: DedupConsumer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -228,57 +228,6 @@ def change(self, other, rows):
     seen = other.read[rows]
 """
     assert sorted(each.attr for each in _changes(ast.parse(changing))) == [*"abcdefghi", "own"]
-
-
-_AS_THEY_ARE: Final = Counter([
-    "ClientLock.end_close", "ClientLock.call_client", "ClientLock.call_client", "ClientLock.enter_client",
-    "ClientLock.in_callback",
-    "DedupConsumer._make_current", "DedupConsumer._release", "DedupConsumer._close", "DedupConsumer._close_client",
-    "DedupConsumer._set_block",
-    "AssignmentApi._commit_in_group", "AssignmentApi._resume_manual",
-    "AssignmentApi.subscribe.lost",
-    "Fetcher.fetch", "Fetcher.listen", "FetchLoop.messages", "FetchLoop._fetch_and_judge", "FetchLoop._take_early",
-    "FetchLoop.heartbeat", "FetchLoop.heartbeat",
-    "FetchLoop.end_explicit", "FetchLoop.deliver_again", "FetchLoop._fetch_again",
-])  # fmt: skip
-"""Functions that take the consumer's lock and leave early messages as they are, one for each block.
-
-They change no partition; or there are no early messages there: behind a call that judged them, in a session of workers,
-or while the consumer closes.
-"""
-_CATCHES_UP: Final = (
-    "_lock.catch_up", "_access.catch_up", "self.catch_up", "_judge_early(", "_complete_early(", "_settle(",
-    "until_client_free", "guarded_step(",
-)  # fmt: skip
-
-
-def _with_lock(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.With]]:
-    """Yield each ``with`` block of a consumer's lock, and the qualified name of the function it stands in."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.With) and any(
-            ast.unparse(item.context_expr).endswith(("_lock.lock", "_mutex", "_access.lock", "self.lock"))
-            for item in node.items
-        ):
-            yield ".".join(inside), node
-        named = (*inside, node.name) if isinstance(node, ast.ClassDef | ast.FunctionDef) else inside
-        yield from _with_lock(node, named)
-
-
-def _beginning(block: ast.With) -> str:
-    """Return what a block enters, and its first statement."""
-    return "; ".join(map(ast.unparse, [*(item.context_expr for item in block.items), block.body[0]]))
-
-
-def test_who_takes_the_consumers_lock_judges_the_early_messages_first() -> None:
-    """Or is known to find none of them; see `dedup_sdk._kafka.early`."""
-    consumer = [tree for module, tree in MODULES if module.startswith("dedup_sdk/_kafka/")]
-    blocks = [found for tree in consumer for found in _with_lock(tree)]
-    late = Counter(
-        name for name, block in blocks if not any(each in _beginning(block) for each in _CATCHES_UP)
-    )
-
-    assert len(blocks) > 25
-    assert late == _AS_THEY_ARE
 
 
 _SHOWS: Final = frozenset({"__repr__", "__str__", "request_digest"})

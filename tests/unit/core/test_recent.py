@@ -123,7 +123,7 @@ def test_dropped_entries_take_no_room_for_ever() -> None:
     table = RecentMarks()
     enter(table, [uniform(-number) for number in range(1, 101)], 0)
     for number in range(30_000):
-        table.put_new(uniform(number), 1_000 + number, 0)
+        table.find_or_enter(uniform(number), 1_000 + number, 0)
         table.drop(uniform(number), 1_000 + number)
 
     assert len(table) == 100

@@ -1,4 +1,4 @@
-"""Messages that come alone, or a few at once, are delivered before they are judged; nobody can see a difference."""
+"""Messages that come alone, or a few at once, are judged one by one; nobody can see a difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import LastId, Lookup, Window, orders
-from dedup_sdk._core.lookup import LookupMemory
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka import loop as fetch_loop
 from dedup_sdk._kafka.delivery import Fetcher
@@ -25,7 +24,6 @@ from tests.support import inside
 from tests.support.consuming import DONE_S, PATIENCE_S, committed, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from dedup_sdk import DedupConsumer, MemoryStore, Record
@@ -52,9 +50,9 @@ def one_by_one(
     return got
 
 
-def early(consumer: DedupConsumer) -> list[str]:
-    """The values of the messages that are delivered and not judged."""
-    return values(inside.early(consumer))
+def alone(consumer: DedupConsumer) -> list[str]:
+    """The values of the messages that were judged one by one since something was written."""
+    return values(inside.alone(consumer))
 
 
 def rested(make: Make, *topics: str, **options: Any) -> DedupConsumer:
@@ -66,24 +64,25 @@ def rested(make: Make, *topics: str, **options: Any) -> DedupConsumer:
     return consumer
 
 
-def test_a_message_that_comes_alone_is_delivered_first(make: Make, send: Send) -> None:
-    """It is judged with those that follow it, as soon as someone asks for anything."""
+def test_a_message_that_comes_alone_is_judged_at_once(make: Make, send: Send) -> None:
+    """It shares a chunk with those that follow it."""
     consumer = rested(make, "orders")
 
     assert one_by_one(consumer, send, "a", "b", "c") == ["a", "b", "c"]
-    assert early(consumer) == ["a", "b", "c"]
+    assert alone(consumer) == ["a", "b", "c"]
     assert consumer.counters.verdicts["fresh"] == 3
-    assert early(consumer) == []
+    assert consumer.counters.delivered == 3
     assert consumer.position([TopicPartition("orders", 0)])[0].offset == 3
 
 
-def test_a_copy_of_an_early_message_is_a_duplicate(make: Make, send: Send) -> None:
-    """Of one in memory, of one that was judged, and of one in the store."""
+def test_a_copy_of_a_lone_message_is_a_duplicate(make: Make, send: Send) -> None:
+    """Of one in hand, of one that was completed, and of one in the store."""
     consumer = rested(make, "orders")
     assert one_by_one(consumer, send, "a") == ["a"]
-    assert early(consumer) == ["a"]
     send("a")
     assert one_by_one(consumer, send, "b") == ["b"]
+    consumer.commit(asynchronous=False)
+    assert alone(consumer) == []
     send("b", "a")
     assert one_by_one(consumer, send, "c") == ["c"]
 
@@ -92,11 +91,11 @@ def test_a_copy_of_an_early_message_is_a_duplicate(make: Make, send: Send) -> No
 
 
 @pytest.mark.parametrize("end", ["close", "kill", "block"])
-def test_an_end_with_early_messages(make: Make, send: Send, memory: MemoryStore, end: str) -> None:
+def test_an_end_with_lone_messages(make: Make, send: Send, memory: MemoryStore, end: str) -> None:
     """All but the last are completed by an orderly end, and that one by the end of the block; a kill completes none."""
     consumer = rested(make, "orders")
     assert one_by_one(consumer, send, "a", "b", "c") == ["a", "b", "c"]
-    assert early(consumer) == ["a", "b", "c"]
+    assert alone(consumer) == ["a", "b", "c"]
     if end == "close":
         consumer.close()
     elif end == "block":
@@ -111,35 +110,34 @@ def test_an_end_with_early_messages(make: Make, send: Send, memory: MemoryStore,
     assert values(poll_some(make("orders", store=memory), len(rest))) == rest
 
 
-def test_a_commit_completes_early_messages(make: Make, send: Send, kafka: MockKafka) -> None:
+def test_a_commit_completes_lone_messages(make: Make, send: Send, kafka: MockKafka) -> None:
     """All that was delivered, as after a batch."""
     consumer = rested(make, "orders")
     assert one_by_one(consumer, send, "a", "b", "c") == ["a", "b", "c"]
-    assert early(consumer) == ["a", "b", "c"]
+    assert alone(consumer) == ["a", "b", "c"]
     consumer.commit(asynchronous=False)
     assert committed(kafka.bootstrap, "g", "orders").offset == 3
 
 
 def test_the_last_message_of_two_partitions_is_the_last(make: Make, send: Send, memory: MemoryStore) -> None:
-    """Early messages are judged by partition; the one that is not completed by `close` is the one delivered last."""
+    """The message that `close` does not complete is the one delivered last."""
     consumer = rested(make, "pairs")
     for partition, each in enumerate(["a", "b", "c", "d", "e"]):
         send(each, topic="pairs", partition=partition % 2)
         [message] = poll_some(consumer, 1)
         assert values([message]) == [each]
-    assert early(consumer) == ["a", "b", "c", "d", "e"]
     consumer.close()
 
     assert values(poll_some(make("pairs", store=memory), 1)) == ["e"]
 
 
-def test_early_messages_can_be_released_and_taken(make: Make, send: Send) -> None:
+def test_a_lone_message_can_be_released(make: Make, send: Send) -> None:
     """Calls that name a message find it."""
     consumer = rested(make, "orders")
     send("a")
     first = consumer.poll(PATIENCE_S)
     assert first is not None
-    assert early(consumer) == ["a"]
+    assert alone(consumer) == ["a"]
     verdict = consumer.verdict(first)
     assert verdict is not None
     assert verdict.kind.value == "fresh"
@@ -150,57 +148,66 @@ def test_early_messages_can_be_released_and_taken(make: Make, send: Send) -> Non
 @pytest.mark.parametrize(
     "options",
     [
-        {"completion": "explicit"},
         {"mode": "observe"},
-        {"durability": "record"},
-        {"config": {"enable.auto.commit": False}},
-        {"observers": [print]},
         {"dedup": Lookup(id="header:dedup-id", window=Window(count=2))},
         {"dedup": Lookup(id=function(value_of, name="value", version="1"), window="7d")},
         {"dedup": LastId(id="header:dedup-id", order=orders.integer())},
     ],
-    ids=["explicit", "observe", "record", "commits", "observers", "count", "function", "last"],
+    ids=["observe", "count", "function", "last"],
 )
-def test_where_more_decides_than_an_id_a_message_is_judged_first(
+def test_where_more_decides_than_an_id_batches_are_judged(
     make: Make, send: Send, options: dict[str, Any]
 ) -> None:
-    """No early messages where the application completes, or sees, each by itself, or its ID does not decide."""
+    """Also of one message."""
     consumer = rested(make, "orders", **options)
     assert one_by_one(consumer, send, "1", "2") == ["1", "2"]
-    assert early(consumer) == []
+    assert alone(consumer) == []
 
 
-def test_a_record_without_an_id_is_judged_first(make: Make, send: Send) -> None:
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"completion": "explicit"}, ["1", "2"]),
+        ({"durability": "record"}, ["2"]),
+        ({"config": {"enable.auto.commit": False}}, ["1", "2"]),
+        ({"observers": [list]}, ["1", "2"]),
+    ],
+    ids=["explicit", "record", "commits", "observers"],
+)
+def test_lone_messages_in_every_mode(
+    make: Make, send: Send, options: dict[str, Any], kept: list[str]
+) -> None:
+    """However messages are completed, and whoever looks."""
+    told: list[Any] = []
+    if "observers" in options:
+        options = {"observers": [told.append]}
+    consumer = rested(make, "orders", **options)
+    assert one_by_one(consumer, send, "1", "2") == ["1", "2"]
+    assert alone(consumer) == kept
+    assert [event.verdict.kind.value for event in told] == ["fresh"] * len(told)
+    assert len(told) == (2 if "observers" in options else 0)
+
+
+def test_a_record_without_an_id_is_judged_in_a_batch(make: Make, send: Send) -> None:
     """Nothing can be looked up."""
     consumer = rested(make, "orders", dedup=Lookup(id="header:other", window="7d"))
     assert one_by_one(consumer, send, "a", "b") == ["a", "b"]
-    assert early(consumer) == []
+    assert alone(consumer) == []
     assert consumer.counters.reasons["unkeyed.absent"] == 2
 
 
-def with_early_messages(make: Make, send: Send, *topics: str, **options: Any) -> DedupConsumer:
-    """A consumer that has delivered "a", "b" and "c" of "orders", or of both partitions of "pairs", early."""
+def with_lone_messages(make: Make, send: Send, *topics: str, **options: Any) -> DedupConsumer:
+    """A consumer that has delivered "a", "b" and "c" of "orders", or of both partitions of "pairs"."""
     consumer = rested(make, *topics, **options)
     for number, each in enumerate("abc"):
         one_by_one(consumer, send, each, topic=topics[0], partition=number % 2 if topics == ("pairs",) else 0)
-    assert early(consumer) == ["a", "b", "c"]
+    assert sorted(alone(consumer)) == ["a", "b", "c"]
     return consumer
 
 
-def break_judging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the next look-up of a batch find a damaged store."""
-    find = MemoryPartition.find
-
-    def broken(*_: object) -> Found:
-        monkeypatch.setattr(MemoryPartition, "find", find)
-        raise StoreCorruptError("damaged")
-
-    monkeypatch.setattr(MemoryPartition, "find", broken)
-
-
 def test_a_rebalance_inside_the_call_for_more_repeats_nothing(make: Make, send: Send) -> None:
-    """That call has completed the early messages, although it waits still."""
-    consumer = with_early_messages(make, send, "pairs", config=SHARED_GROUP)
+    """That call has completed the messages before it, although it waits still."""
+    consumer = with_lone_messages(make, send, "pairs", config=SHARED_GROUP)
     other = make("pairs", config=SHARED_GROUP)
     got, stop = list[Any](), Event()
 
@@ -222,76 +229,36 @@ def test_a_rebalance_inside_the_call_for_more_repeats_nothing(make: Make, send: 
     assert values(got) == []
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda consumer, _: consumer.counters,
-        lambda consumer, _: consumer.partition_statuses,
-        lambda consumer, _: consumer.pause([TopicPartition("orders", 0)]),
-        lambda consumer, _: consumer.position([TopicPartition("orders", 0)]),
-        lambda consumer, message: consumer.complete(message),
-        lambda consumer, message: consumer.holds(message),
-        lambda consumer, message: consumer.verdict(message),
-    ],
-    ids=["counters", "statuses", "pause", "position", "complete", "holds", "verdict"],
-)
-def test_a_damaged_store_is_met_by_the_next_call_for_messages(
-    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, call: Callable[[DedupConsumer, Any], object]
-) -> None:
-    """No other call raises its error; what was delivered and is in doubt comes again."""
-    consumer = with_early_messages(make, send, "orders")
-    [message] = inside.early(consumer)[2:]
-    break_judging(monkeypatch)
-    call(consumer, message)
-    consumer.resume([TopicPartition("orders", 0)])
-    send("d")
-
-    assert values(poll_some(consumer, 4)) == ["a", "b", "c", "d"]
-
-
-def test_a_damaged_store_does_not_stop_close(
-    make: Make, send: Send, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it could not complete comes again."""
-    consumer = with_early_messages(make, send, "orders")
-    break_judging(monkeypatch)
-    consumer.close()
-
-    assert values(poll_some(make("orders", store=memory), 3)) == ["a", "b", "c"]
-
-
 def test_poll_survives_a_damaged_store(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the look-up of a lone message meets the damage, and then the judging of those before it."""
-    consumer = with_early_messages(make, send, "orders")
-    is_unknown = LookupMemory.is_unknown
+    """The look-up of a lone message finds the damage; what the store may have lost comes again."""
+    consumer = with_lone_messages(make, send, "orders")
+    find = MemoryPartition.find
 
-    def damaged(*_: object) -> bool:
-        monkeypatch.setattr(LookupMemory, "is_unknown", is_unknown)
-        break_judging(monkeypatch)
+    def broken(*_: object) -> Found:
+        monkeypatch.setattr(MemoryPartition, "find", find)
         raise StoreCorruptError("damaged")
 
-    monkeypatch.setattr(LookupMemory, "is_unknown", damaged)
+    monkeypatch.setattr(MemoryPartition, "find", broken)
     send("d")
-    assert values(poll_some(consumer, 4)) == ["a", "b", "c", "d"]
+    assert values(poll_some(consumer, 1)) == ["d"]
 
 
-def test_an_error_of_judging_is_raised_by_the_next_call(
+def test_a_bug_while_a_lone_message_is_judged_is_raised(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that no store raised, so a bug, is not swallowed, whoever had the messages judged; and they come again."""
-    consumer = with_early_messages(make, send, "orders")
-    admit = Partition.admit
+    """By the call that meets it; the message comes with a later one."""
+    consumer = with_lone_messages(make, send, "orders")
+    admit = Partition.admit_one
 
     def failing(*_: object, **__: object) -> None:
-        monkeypatch.setattr(Partition, "admit", admit)
+        monkeypatch.setattr(Partition, "admit_one", admit)
         raise ValueError("a bug")
 
-    monkeypatch.setattr(Partition, "admit", failing)
-    assert consumer.counters.verdicts["fresh"] == 0
+    monkeypatch.setattr(Partition, "admit_one", failing)
+    send("d")
     with pytest.raises(ValueError, match="a bug"):
-        consumer.poll(0.1)
-    # The last one may not have been received.
-    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
+        consumer.poll(PATIENCE_S)
+    assert values(poll_some(consumer, 1)) == ["d"]
 
 
 def tear_a_waiting_call(consumer: DedupConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,19 +289,19 @@ def test_a_refused_message_leaves_nothing_behind(
     assert values(poll_some(consumer, 1)) == ["b"]
 
 
-def test_few_messages_of_one_fetch_are_delivered_first(make: Make, send: Send) -> None:
-    """One by one, and a duplicate among them is judged with those behind it; many are judged together at once."""
+def test_few_messages_of_one_fetch_are_judged_one_by_one(make: Make, send: Send) -> None:
+    """A duplicate among them is judged with those behind it; many are judged together at once."""
     consumer = rested(make, "orders")
     send("a", "b", "c", "b", "d")
     assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
-    assert early(consumer) == ["a", "b", "c"]
+    assert alone(consumer) == ["a", "b", "c"]
     assert values(poll_some(consumer, 1)) == ["d"]
-    assert early(consumer) == []
+    assert alone(consumer) == []
     send(*map(str, range(20)))
     # The client has them before the call.
     time.sleep(0.2)
     assert values(poll_some(consumer, 1)) == ["0"]
-    assert early(consumer) == []
+    assert alone(consumer) == []
     assert values(poll_some(consumer, 19)) == list(map(str, range(1, 20)))
     assert consumer.counters.verdicts == {
         "fresh": 24, "duplicate": 1, "redelivered": 0, "unverified": 0, "unkeyed": 0,
@@ -368,7 +335,7 @@ def test_an_interruption_of_the_waiting_call_repeats_nothing(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call for more has begun, so that the messages before it are handled."""
-    consumer = with_early_messages(make, send, "orders")
+    consumer = with_lone_messages(make, send, "orders")
     tear_a_waiting_call(consumer, monkeypatch)
     send("d")
 
@@ -379,7 +346,7 @@ def test_a_lone_message_whose_call_is_torn_comes_again(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those before it do not."""
-    consumer = with_early_messages(make, send, "orders")
+    consumer = with_lone_messages(make, send, "orders")
     rest = Fetcher.rest
 
     def torn(fetcher: Fetcher, messages: list[Any]) -> None:
@@ -399,7 +366,7 @@ def test_a_callbacks_error_is_raised_by_the_call_that_ran_it(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where that call has fetched a lone message, which comes with the next call."""
-    consumer = with_early_messages(make, send, "orders")
+    consumer = with_lone_messages(make, send, "orders")
     listen = Fetcher.listen
 
     def listen_and_fail(fetcher: Fetcher, wait_s: float) -> None:
@@ -415,25 +382,17 @@ def test_a_callbacks_error_is_raised_by_the_call_that_ran_it(
     assert values(poll_some(consumer, 1)) == ["d"]
 
 
-def test_no_more_are_early_than_a_crash_may_repeat(
+def test_a_crash_repeats_no_more_lone_messages_than_others(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They count as records since the last maintenance."""
+    """They count as records since the last maintenance, which writes them."""
     consumer = rested(make, "orders")
     monkeypatch.setattr(fetch_loop, "MAINTENANCE_RECORDS", 3)
     most = 0
     for number in range(10):
         one_by_one(consumer, send, str(number))
-        most = max(most, len(early(consumer)))
+        most = max(most, len(alone(consumer)))
     assert most == 3
-
-
-def test_the_child_of_a_fork_judges_nothing(make: Make, send: Send) -> None:
-    """The store is its parent's."""
-    consumer = with_early_messages(make, send, "orders")
-    assert consumer.leave_to_parent()
-    assert consumer.counters.delivered == 3
-    assert early(consumer) == ["a", "b", "c"]
 
 
 class Life:
@@ -446,7 +405,7 @@ class Life:
         self._last: Any = None
         self.expected: Counter[str] = Counter()
         self.got: list[str] = []
-        self.early = 0
+        self.alone = 0
 
     def step(self) -> None:
         """Mostly have a record come alone; else do something else."""
@@ -463,7 +422,7 @@ class Life:
         sending = Timer(0.01, self._send, (each,), {"topic": "pairs", "partition": partition})
         sending.start()
         self.poll(0.15)
-        self.early += bool(early(self._consumer))
+        self.alone += bool(alone(self._consumer))
         sending.join()
 
     def poll(self, timeout_s: float = 0) -> None:
@@ -517,4 +476,4 @@ def test_a_random_life_shows_no_difference(make: Make, send: Send, seed: int) ->
     life.start_again()
 
     assert Counter(life.got) == life.expected
-    assert life.early > 2
+    assert life.alone > 2
