@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.path import assignment_path, alone_path, housekeeping_path, record_path
+from benchmarks.path import alone_path, assignment_path, housekeeping_path, record_path
 
 
 def test_one_record_is_a_short_way() -> None:
