@@ -607,9 +607,17 @@ class FetchLoop:
         )
 
     def do_noted(self) -> None:
-        """Do the noted calls, which are older than the call that asks; their exceptions are those of callbacks."""
+        """Do the noted calls, which are older than the call that asks; a call for messages raises their errors.
+
+        An interruption is raised at once: it struck the call that asks.
+        """
         while (call := self._interruption.take_noted()) is not None:
-            self._callback_errors.run(call)
+            try:
+                call()
+            except BaseException as error:
+                if is_interruption(error):
+                    raise
+                self._callback_errors.keep(error)
 
     # --- messages one by one -------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk import MemoryStore
 from dedup_sdk._kafka import reader
+from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.closing import ClientEnd
 from dedup_sdk._kafka.delivery import Delivery
 from dedup_sdk._kafka.loop import FetchLoop
@@ -228,6 +229,36 @@ def test_a_change_inside_the_client_is_carried_out_behind_it(make: Make, send: S
     while consumer.assignment() and time.monotonic() < until:
         consumer.poll(0.1)
     assert consumer.assignment() == []
+
+
+def test_a_time_limit_strikes_the_call_that_does_a_noted_one(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a later one; and a noted call runs outside of any callback."""
+    send("a", "b", "c")
+    consumer = make("orders")
+    assert values(poll_some(consumer, 1)) == ["a"]
+    in_callback = list[bool]()
+    real = AssignmentApi.pause
+
+    def struck(api: AssignmentApi, partitions: list[TopicPartition]) -> None:
+        in_callback.append(inside.runs_callback(consumer))
+        monkeypatch.setattr(AssignmentApi, "pause", real)
+        signal.raise_signal(signal.SIGUSR2)
+        real(api, partitions)
+
+    def give_up() -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(AssignmentApi, "pause", struck)
+    with on_signal(lambda: consumer.pause([PLACE])), on_signal(give_up, signal.SIGUSR2):
+        struck_in(monkeypatch, Delivery, "finish")
+        assert values(poll_some(consumer, 1)) == ["b"]
+        with pytest.raises(TimeoutError):
+            consumer.poll(PATIENCE_S)
+    assert in_callback == [False]
+    # An interruption in the call for more: the message in hand counts as released.
+    assert values(poll_some(consumer, 2)) == ["b", "c"]
 
 
 def test_nobody_waits_for_a_thread_that_a_signal_took_out_of_the_client(make: Make, send: Send) -> None:

@@ -83,6 +83,11 @@ def keep_error(consumer: DedupConsumer, error: Exception) -> None:
     consumer._callback_errors.keep(error)
 
 
+def runs_callback(consumer: DedupConsumer) -> bool:
+    """Whether this thread is in a callback of the client."""
+    return consumer._callback_errors.runs_here()
+
+
 def run_as_callback(consumer: DedupConsumer, callback: Callable[[], object]) -> None:
     """Call a function as the client calls a callback."""
     consumer._callback_errors.run(callback)
