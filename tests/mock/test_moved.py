@@ -27,7 +27,7 @@ BY_COMMIT = {"enable.auto.commit": False}
 @pytest.fixture(autouse=True)
 def judged_when_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages are judged together, also where they are few: the tests need some that are ready."""
-    monkeypatch.setattr(fetch_loop, "MOST_EARLY", 0)
+    monkeypatch.setattr(fetch_loop, "MOST_ALONE", 0)
 
 
 def poll_until_some_wait(consumer: DedupConsumer, count: int) -> list[str]:
