@@ -161,7 +161,7 @@ class PartitionCounters:
     """
 
     verdicts: dict[str, int] = field(
-        default_factory=lambda: {kind.value: 0 for kind in VerdictKind if kind is not VerdictKind.PARKED}
+        default_factory=lambda: {kind.value: 0 for kind in VerdictKind if kind is not VerdictKind.HELD}
     )
     reasons: dict[str, int] = field(default_factory=dict)
     ages: Histogram = field(default_factory=lambda: Histogram(AGE_BUCKETS_S))

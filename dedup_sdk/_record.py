@@ -18,7 +18,7 @@ type_headers = Sequence[tuple[str, bytes | None]]
 
 
 class VerdictKind(StrEnum):
-    """The verdicts of the rule; ``PARKED`` is not final and is not counted."""
+    """The verdicts of the rule; ``HELD`` is not final and is not counted."""
 
     FRESH = "fresh"
     """No earlier record of this ID inside the window: deliver."""
@@ -30,7 +30,7 @@ class VerdictKind(StrEnum):
     """No earlier record is known, but the store does not cover the window: deliver, and count."""
     UNKEYED = "unkeyed"
     """It has no usable ID: the strategy's ``on_missing_id`` policy decides."""
-    PARKED = "parked"
+    HELD = "parked"
     """A record with the same ID is in flight, or its unit is incomplete: the verdict comes when that one is settled."""
 
 
@@ -58,7 +58,7 @@ class Verdict:
     ``seen_offset`` is the offset of the last sighting of the ID (-1: in another partition, before the topic
     got more of them), ``age_ms`` how much older its timestamp is (negative where timestamps run backwards);
     both are None unless ``kind`` is ``DUPLICATE``. ``reason`` explains ``UNVERIFIED``, ``UNKEYED`` and
-    ``PARKED`` in a few words (``uncovered``, ``older-than-window``, ``absent``, ``in-flight``, ...), is
+    ``HELD`` in a few words (``uncovered``, ``older-than-window``, ``absent``, ``in-flight``, ...), is
     ``off`` where the topic's window is off, and is empty otherwise. ``attempt`` counts deliveries, from 1.
     """
 

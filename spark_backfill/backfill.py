@@ -23,7 +23,7 @@ from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.part_writer import PartWriter
 from spark_backfill.parts import joined
-from spark_backfill.publish import Existing, Output, Target
+from spark_backfill.publish import IfExists, Output, Target
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
@@ -258,7 +258,7 @@ def _base(options: Options) -> Base | None:
     """The base, if there is one, and if it is of the same topic, rule and window."""
     if options.base is None:
         return None
-    base = replace(open_base(options.base), stays=options.existing is Existing.ADDED_TO)
+    base = replace(open_base(options.base), stays=options.existing is IfExists.ADDED_TO)
     check_base(
         base,
         topic=options.topic,
@@ -272,7 +272,7 @@ def _base(options: Options) -> Base | None:
 
 
 def _tell_of_base(options: Options, base: Base | None, say: Callable[[str], None]) -> None:
-    if options.existing is Existing.ADDED_TO and base is None:
+    if options.existing is IfExists.ADDED_TO and base is None:
         say(f"there is no snapshot at {options.shown_output} yet: all of the history is read")
     if base is None:
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 from dedup_sdk._masking import counted, shown
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._store.snapshot import Copy, check_size, files_of, read_file
-from dedup_sdk._store.snapshot_source import RemoteFiles, Source, find_snapshots
+from dedup_sdk._store.snapshot_source import RemoteFiles, SnapshotSource, find_snapshots
 from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.errors import IN_FULL, BackfillError
@@ -26,7 +26,7 @@ class Base:
     ``stays``: it is the one at the output, whose files stay where they can.
     """
 
-    source: Source
+    source: SnapshotSource
     stays: bool = False
 
     @property

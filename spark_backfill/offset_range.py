@@ -28,7 +28,7 @@ NOTHING_KNOWN_MS: Final = 2**62
 
 
 def largest(values: Iterable[int | None]) -> int | None:
-    """Return the largest of values, of which None is none."""
+    """Return the largest value; None values are left out, and without any other value the result is None."""
     return max((each for each in values if each is not None), default=None)
 
 

@@ -42,7 +42,7 @@ from spark_backfill.option_list import GROUPS, OPTIONS, check_given, set_default
 from spark_backfill.ordered_spec import CountSpec, LastIdSpec, OrderedSpec, Spec, UnitSpec
 from spark_backfill.parallelism import checked_parallelism
 from spark_backfill.places import absolute, absolute_source, check_places
-from spark_backfill.publish import Existing
+from spark_backfill.publish import IfExists
 from spark_backfill.reshard import Reshard
 
 USAGE_STATUS: Final = 2
@@ -93,7 +93,7 @@ class Options:
     output: str
     group: str | None
     assume_processed: bool
-    existing: Existing
+    existing: IfExists
     resume: bool
     report: Path | None
     producer_header: str | None
@@ -327,10 +327,10 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
     )
 
 
-def _existing(given: argparse.Namespace) -> Existing:
+def _existing(given: argparse.Namespace) -> IfExists:
     if given.add:
-        return Existing.ADDED_TO
-    return Existing.REPLACED if given.overwrite else Existing.REFUSED
+        return IfExists.ADDED_TO
+    return IfExists.REPLACED if given.overwrite else IfExists.REFUSED
 
 
 def _units(given: argparse.Namespace) -> UnitSpec | None:

@@ -86,7 +86,7 @@ class LastIdSpec(_StrategySpec):
     def reach(self) -> Window:
         """How long anything is remembered.
 
-        It is the longer of the windows, as in the consumer (`dedup_sdk._core.reach.Reach.horizon_ms`).
+        It is the longer of the windows, as in the consumer (`dedup_sdk._core.reach.KnownRange.horizon_ms`).
         """
         strategy = self.strategy
         second = strategy.second_window

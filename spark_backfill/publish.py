@@ -143,7 +143,7 @@ class _CheckingFirst:
         return self.task(batches)
 
 
-class Existing(Enum):
+class IfExists(Enum):
     """What becomes of a snapshot that is at the output already: the run fails, replaces it, or adds to it."""
 
     REFUSED = "refused"
@@ -151,7 +151,7 @@ class Existing(Enum):
     ADDED_TO = "added to"
 
 
-def check_output(url: str, existing: Existing) -> None:
+def check_output(url: str, existing: IfExists) -> None:
     """Raise the errors of `Output` for what is there, before anything is started or asked."""
     folder = OutputFolder(url)
     _check_free(folder, folder.manifest(), existing)
@@ -177,7 +177,7 @@ class Output:
     def __init__(
         self,
         url: str,
-        existing: Existing = Existing.REFUSED,
+        existing: IfExists = IfExists.REFUSED,
         *,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
@@ -345,7 +345,7 @@ class Output:
                 return False
         raise SnapshotError(f"{failed}; {self._folder.place}: {MAYBE_WRITTEN}")
 
-    def _sweep_others(self, existing: Existing) -> None:
+    def _sweep_others(self, existing: IfExists) -> None:
         """Remove what is left of replaced snapshots and of runs that are over; tell of those that may be at work."""
         # In this order: a run makes its marker before its files, and removes it after its manifest is written.
         names, at_work = self._folder.names(), self._folder.marked()
@@ -362,7 +362,7 @@ class Output:
                 for name in names
                 if name not in listed and (ours := _OURS.fullmatch(name)) and ours["run"] not in spared
             ]
-            if existing is Existing.ADDED_TO and over and self._before is None:
+            if existing is IfExists.ADDED_TO and over and self._before is None:
                 raise BackfillError(
                     f"output {shown(self._folder.place)} holds {over[0]} and other files, but no manifest.json that "
                     "lists them: put it back to add to that snapshot, or run without --add to make a new one"
@@ -399,11 +399,11 @@ class Output:
         self._folder.remove([name for name in names if name not in listed and is_over(name)])
 
 
-def _check_free(folder: OutputFolder, before: bytes | None, existing: Existing) -> None:
+def _check_free(folder: OutputFolder, before: bytes | None, existing: IfExists) -> None:
     """Refuse a place that a snapshot must not take; ``before`` is the manifest there."""
     place, foreign = folder.place, _listed_in(before) is None
     if before is not None:
-        if existing is Existing.REFUSED:
+        if existing is IfExists.REFUSED:
             raise BackfillError(
                 f"output {shown(place)} holds a snapshot: choose another, or give --overwrite"
             )

@@ -180,7 +180,7 @@ class _Moved(NamedTuple):
     marks: Marks
 
 
-Told = Callable[[int, Sequence[Rows], SlotPlan], Iterator[tuple[int, bytes]]]
+ReportBlocks = Callable[[int, Sequence[Rows], SlotPlan], Iterator[tuple[int, bytes]]]
 """What a run of these rows of a partition tells which slots for a report."""
 
 
@@ -189,7 +189,7 @@ class Block(NamedTuple):
 
     The marks ascend by digest, each digest once. The counts go to the partition's first slot: the tally, and the marks
     of offsets that are ``watched`` (`spark_backfill.duplicate_offsets`; None: none are), of which the timestamps do not
-    count. ``told``: see `Told`.
+    count. ``told``: see `ReportBlocks`.
 
     Blocks of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left
     out (None: none were).
@@ -224,7 +224,7 @@ class RunPacker:
         self,
         plan: SlotPlan,
         *,
-        told: Told | None = None,
+        told: ReportBlocks | None = None,
         reshard: Reshard | None = None,
         watch: Mapping[int, int] | None = None,
         archived: bool = False,

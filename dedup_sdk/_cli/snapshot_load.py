@@ -33,7 +33,7 @@ from dedup_sdk._masking import shown
 from dedup_sdk._rule_fingerprint import known_cluster
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
 from dedup_sdk._store.snapshot import read_files, read_source
-from dedup_sdk._store.snapshot_source import Source, in_parallel
+from dedup_sdk._store.snapshot_source import SnapshotSource, in_parallel
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, SharedStoreError, SnapshotError
@@ -75,7 +75,9 @@ class Place(NamedTuple):
         )
 
 
-def load_snapshot(source: Source, server: OpenServer, place: Place, say: Callable[[str], None]) -> int:
+def load_snapshot(
+    source: SnapshotSource, server: OpenServer, place: Place, say: Callable[[str], None]
+) -> int:
     """Load all marks of a snapshot; return how many were still alive.
 
     Raises:
@@ -98,7 +100,7 @@ def load_snapshot(source: Source, server: OpenServer, place: Place, say: Callabl
     )
 
 
-def load_files(source: Source, store: ClaimStore, place: Place) -> int:
+def load_files(source: SnapshotSource, store: ClaimStore, place: Place) -> int:
     """Load the marks of a snapshot once, some files at a time; return how many were still alive."""
     manifest, loaded = source.manifest, list[int]()
     window_ms = time_window_ms(manifest)
@@ -348,7 +350,7 @@ def load(
         typer.echo(json.dumps({"marks": marks, "store": server.shown}))
 
 
-def _owner(source: Source, group: str | None) -> str:
+def _owner(source: SnapshotSource, group: str | None) -> str:
     """Return the group whose IDs these are."""
     own = source.manifest.group
     if group is None and own is None:

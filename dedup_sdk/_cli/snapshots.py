@@ -31,7 +31,7 @@ from dedup_sdk.errors import ConfigurationError, DedupError, SnapshotError
 from spark_backfill.report_page.wording import size_text
 
 if TYPE_CHECKING:
-    from dedup_sdk._store.snapshot_source import Source
+    from dedup_sdk._store.snapshot_source import SnapshotSource
 
 SnapshotPlace = Annotated[
     str,
@@ -54,7 +54,7 @@ OfGroup = Annotated[
 ]
 
 
-def found_in(place: str) -> tuple[list[Source], list[str]]:
+def found_in(place: str) -> tuple[list[SnapshotSource], list[str]]:
     """Return the snapshots at a place, at least one, and a line for each that cannot be read.
 
     Raises `ConfigurationError` for a text that is neither a path nor a URL, `SnapshotError` when there is
@@ -63,7 +63,7 @@ def found_in(place: str) -> tuple[list[Source], list[str]]:
     return find_snapshots(snapshot_locations(place))
 
 
-def only_one(place: str) -> Source:
+def only_one(place: str) -> SnapshotSource:
     """Return the one snapshot at a place; raises `SnapshotError` when there are several, or none."""
     found, _ = found_in(place)
     if len(found) > 1:
@@ -104,7 +104,7 @@ def list_snapshots(
     print_table(_table(rows))
 
 
-def _described(source: Source) -> dict[str, Any]:
+def _described(source: SnapshotSource) -> dict[str, Any]:
     manifest = source.manifest
     return {
         "place": source.place,
@@ -125,7 +125,7 @@ def _described(source: Source) -> dict[str, Any]:
     }
 
 
-def _table(found: list[Source]) -> Table:
+def _table(found: list[SnapshotSource]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("topic", "group", "window", "cut", "marks", "size", "age", "fingerprint", "place"):
         table.add_column(

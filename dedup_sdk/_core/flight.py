@@ -6,7 +6,7 @@ tail
     the chunk of records that came one by one: it grows until something of the partition is written, or another chunk
     follows. A chunk for each would cost more than all else that is done for such a record.
 held back
-    not offered yet; a record waits *on* something. Its state, `PARKED`, is one for all. The queues are three, because
+    not offered yet; a record waits *on* something. Its state, `HELD`, is one for all. The queues are three, because
     the waiting ends in three ways: `Flight.waiting` has the records and units that wait on a record in flight (by its
     ID or its offset), until that ends; the gate of units has those whose unit is not whole, until its end, size or
     timeout; the gate of a shared memory those whose ID another consumer has claimed, in order, until it is free. One
@@ -39,15 +39,15 @@ from dedup_sdk._record import Verdict, VerdictKind
 Rows = np.ndarray[Any, np.dtype[np.intp]]
 
 KINDS: Final = tuple(VerdictKind)
-FRESH, DUPLICATE, REDELIVERED, UNVERIFIED, UNKEYED, PARKED_KIND = range(len(KINDS))
+FRESH, DUPLICATE, REDELIVERED, UNVERIFIED, UNKEYED, HELD_KIND = range(len(KINDS))
 
 DONE: Final = 0
 """Completed: handled, judged a duplicate, discarded or dead-lettered."""
 OFFERED: Final = 1
 """With the application (or on its way to it)."""
-PARKED: Final = 2
+HELD: Final = 2
 """Held back."""
-INDIVIDUAL: Final = 3
+SINGLE: Final = 3
 """With the application (or on its way to it), and ended one by one: never together with its chunk."""
 ENDED: Final = 4
 """The application has ended it; it is completed later, together with other records (those of its unit)."""
@@ -65,18 +65,18 @@ class Chunk:
     - ``digests``: the ID of each record (bytes), None without one; ``joined``: all of them in one ``bytes``, where they
       are `Digests`, or once `join_digests` was called.
     - ``items``: the caller's own objects (records or messages), parallel to the columns.
-    - ``kinds[i]``: the verdict, an index into `KINDS`.
+    - ``verdicts[i]``: the verdict, an index into `KINDS`.
     - ``reasons``, ``seen``, ``attempts``: by row, the reason of the verdict; offset and timestamp (ms) of the
       earlier record that a duplicate repeats; how often the record was offered, where that is more than once.
-    - ``states[i]``: `DONE`, `OFFERED`, `PARKED`, `INDIVIDUAL` or `ENDED`; ``open``: how many are not `DONE`.
+    - ``states[i]``: `DONE`, `OFFERED`, `HELD`, `SINGLE` or `ENDED`; ``open``: how many are not `DONE`.
     - ``saved[i]``: 1 when the completion of record ``i`` is in the key store.
     - ``unmarked``: rows that leave no mark when completed; ``withheld``: rows without an ID that the policy hides.
     - ``notes``: belongs to the memory that judges the records (`attach_notes`).
     """
 
     __slots__ = (
-        "_added_ms", "_column", "_timestamps", "attempts", "digests", "items", "joined", "kinds", "notes", "offsets",
-        "open", "reasons", "saved", "seen", "states", "unmarked", "withheld",
+        "_added_ms", "_column", "_timestamps", "attempts", "digests", "items", "joined", "notes", "offsets", "open",
+        "reasons", "saved", "seen", "states", "unmarked", "verdicts", "withheld",
     )  # fmt: skip
 
     def __init__(
@@ -93,7 +93,7 @@ class Chunk:
         self.digests = digests
         self.joined = digests.joined if isinstance(digests, Digests) else None
         self.items = items
-        self.kinds = bytearray(count)
+        self.verdicts = bytearray(count)
         self.states = bytearray(b"\x01") * count
         self.saved = bytearray(count)
         self.open = count
@@ -128,7 +128,7 @@ class Chunk:
         cast("list[bytes | None]", self.digests).append(digest)
         cast("list[Any]", self.items).append(item)
         self.joined = None
-        self.kinds.append(FRESH)
+        self.verdicts.append(FRESH)
         self.states.append(OFFERED)
         self.saved.append(0)
         self.open += 1
@@ -141,7 +141,7 @@ class Chunk:
 
         ``seen``: offset and timestamp (ms) of the earlier record that a duplicate repeats.
         """
-        self.kinds[row] = kind
+        self.verdicts[row] = kind
         if reason:
             self.reasons[row] = reason
         else:
@@ -152,7 +152,7 @@ class Chunk:
     def judge_rows(self, rows: Iterable[int], kind: int, reason: str) -> None:
         """Give many records one verdict with one reason; their states stay."""
         for row in rows:
-            self.kinds[row] = kind
+            self.verdicts[row] = kind
             self.reasons[row] = reason
 
     def judge_unkeyed(self, missing: dict[int, str], *, discard: bool) -> None:
@@ -182,8 +182,8 @@ class Chunk:
 
     def hold(self, row: int, reason: str) -> None:
         """Hold a record back from the application."""
-        self.states[row] = PARKED
-        self.kinds[row] = PARKED_KIND
+        self.states[row] = HELD
+        self.verdicts[row] = HELD_KIND
         self.reasons[row] = reason
 
     def offer_with_chunk(self, row: int) -> None:
@@ -192,16 +192,16 @@ class Chunk:
 
     def offer_individually(self, row: int) -> None:
         """Offer a record by itself: from here on it is ended alone."""
-        self.states[row] = INDIVIDUAL
+        self.states[row] = SINGLE
 
     def unhold(self, row: int) -> None:
         """Offer a record by itself if it was held back; any other keeps its state."""
-        if self.states[row] == PARKED:
-            self.states[row] = INDIVIDUAL
+        if self.states[row] == HELD:
+            self.states[row] = SINGLE
 
     def offer_again(self, row: int) -> None:
         """Offer a record by itself once more; its attempt is counted up."""
-        self.states[row] = INDIVIDUAL
+        self.states[row] = SINGLE
         self.attempts[row] = self.attempts.get(row, 1) + 1
 
     def end(self, row: int) -> None:
@@ -211,7 +211,7 @@ class Chunk:
     def finish(self, row: int, kind: int | None = None) -> None:
         """Complete one record; ``kind``: its verdict, if that is known only now."""
         if kind is not None:
-            self.kinds[row] = kind
+            self.verdicts[row] = kind
         self.states[row] = DONE
         self.open -= 1
 
@@ -219,7 +219,7 @@ class Chunk:
         """Complete those of some rows that the application has; return them. A row named twice is completed once."""
         finished: list[int] = []
         for row in rows:
-            if self.states[row] in (OFFERED, INDIVIDUAL):
+            if self.states[row] in (OFFERED, SINGLE):
                 self.finish(row)
                 finished.append(row)
         return finished
@@ -256,7 +256,7 @@ class Chunk:
 
         ``completed``: complete them as well.
         """
-        np.frombuffer(self.kinds, np.uint8)[rows] = DUPLICATE
+        np.frombuffer(self.verdicts, np.uint8)[rows] = DUPLICATE
         if completed:
             np.frombuffer(self.states, np.uint8)[rows] = DONE
             self.open -= len(rows)
@@ -310,7 +310,7 @@ class Chunk:
 
     def verdict(self, index: int) -> Verdict:
         """Return the verdict of one record as the public value."""
-        kind = KINDS[self.kinds[index]]
+        kind = KINDS[self.verdicts[index]]
         seen_offset, seen_ms = self.seen.get(index, (None, None))
         return Verdict(
             kind=kind,
@@ -411,7 +411,7 @@ class Flight:
     @property
     def held_back(self) -> int:
         """How many records wait for another one."""
-        return sum(chunk.states.count(PARKED) for chunk in self.chunks)
+        return sum(chunk.states.count(HELD) for chunk in self.chunks)
 
     @property
     def kept(self) -> int:
@@ -461,7 +461,7 @@ class Flight:
         """Yield the offsets of records that were offered and are not ended, but for ``others``, ascending by chunk."""
         for chunk in self.chunks:
             states = np.frombuffer(chunk.states, np.uint8)
-            rows = np.flatnonzero((states == OFFERED) | (states == INDIVIDUAL))
+            rows = np.flatnonzero((states == OFFERED) | (states == SINGLE))
             yield from (offset for offset in chunk.column[rows].tolist() if offset not in others)
 
     def delivered_until(self, end: int, waiting: Collection[int]) -> int:
@@ -470,8 +470,8 @@ class Flight:
         At least the watermark.
         """
         for chunk in reversed(self.chunks):
-            states, kinds = np.frombuffer(chunk.states, np.uint8), np.frombuffer(chunk.kinds, np.uint8)
-            delivered = (states != PARKED) & np.isin(kinds, _DELIVERED_KINDS) & (chunk.column < end)
+            states, kinds = np.frombuffer(chunk.states, np.uint8), np.frombuffer(chunk.verdicts, np.uint8)
+            delivered = (states != HELD) & np.isin(kinds, _DELIVERED_KINDS) & (chunk.column < end)
             delivered &= ~np.isin(chunk.column, list(waiting))
             if delivered.any():
                 return max(self.high, int(chunk.column[delivered][-1]) + 1)
@@ -728,7 +728,7 @@ class Flight:
         Its duplicates in flight are still held back: to promote one of them would double the message.
         """
         chunk, row = place
-        if chunk.states[row] not in (OFFERED, INDIVIDUAL):
+        if chunk.states[row] not in (OFFERED, SINGLE):
             return []
         chunk.offer_again(row)
         return [place]

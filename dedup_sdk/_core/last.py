@@ -18,11 +18,11 @@ import numpy as np
 
 from dedup_sdk._core.compared import Compared
 from dedup_sdk._core.fallback import FallbackIds
-from dedup_sdk._core.flight import INDIVIDUAL, Chunk, Flight, RecordRef
+from dedup_sdk._core.flight import SINGLE, Chunk, Flight, RecordRef
 from dedup_sdk._core.last_judge import DUPLICATE_IN_FLIGHT, LastJudge, Waiter
 from dedup_sdk._core.last_rule import NO_TIME_MS, LastRule
 from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
-from dedup_sdk._core.reach import NOTHING_KNOWN, Reach
+from dedup_sdk._core.reach import NOTHING_KNOWN, KnownRange
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._core.sources import ActiveSource, LastNotes, Sources, keys_of, notes_of, source_marks
 from dedup_sdk._core.state import PartitionState
@@ -71,7 +71,7 @@ class LastMemory:
         self.rule = rule
         self.keys = keys
         self.flight = Flight(progress, in_order=True)
-        self.reach = Reach(rule.window, progress, longest_ms=longest_ms)
+        self.reach = KnownRange(rule.window, progress, longest_ms=longest_ms)
         self.sources = Sources(rule, keys, self.flight, self.reach)
         self.fallback_ids = FallbackIds()
         self._fallback = fallback
@@ -222,7 +222,7 @@ class LastMemory:
             over = deque(sorted(offset for offset in awaited if not flight.is_open(offset)))
             while over:
                 for place in self._settle(over.popleft()):
-                    if place.chunk.states[place.row] == INDIVIDUAL:
+                    if place.chunk.states[place.row] == SINGLE:
                         offered.append(place)
                     elif place.offset in flight.waiting:
                         over.append(place.offset)
@@ -249,7 +249,7 @@ class LastMemory:
                 self.flight.wait(blocker, Waiter(place, None))
                 continue
             settled.append(place)
-            if chunk.states[row] != INDIVIDUAL:
+            if chunk.states[row] != SINGLE:
                 self.flight.note_dirty(chunk)
         self.flight.settle(settled)
         return settled

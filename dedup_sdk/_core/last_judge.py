@@ -11,7 +11,7 @@ from dedup_sdk._core.compared import Compared, late_rows
 from dedup_sdk._core.fallback import FallbackIds
 from dedup_sdk._core.flight import DONE, DUPLICATE, KINDS, Chunk, Flight, RecordRef
 from dedup_sdk._core.last_rule import Judgement, SourceState
-from dedup_sdk._core.reach import Reach
+from dedup_sdk._core.reach import KnownRange
 from dedup_sdk._core.seen import Candidate, IdStatus, token_of
 from dedup_sdk._core.sources import ActiveSource, LastNotes, Run, Sources, notes_of
 from dedup_sdk._decision import decide
@@ -40,7 +40,7 @@ class LastJudge:
     def __init__(
         self,
         flight: Flight,
-        reach: Reach,
+        reach: KnownRange,
         sources: Sources,
         fallback_ids: FallbackIds,
         fallback: Window | None,
@@ -90,9 +90,9 @@ class LastJudge:
     ) -> None:
         """Judge records that all are of the source's origin: the newest so far at once, the others one by one.
 
-        A record newer than all before is fresh, as every record is at first. A repeated ID changes nothing in the
-        source, so that the run of newer ones goes on around it. A late ID that was not seen is judged by itself,
-        once all before it is taken in.
+        A record newer than all before is fresh, which is the verdict that a chunk begins with. A repeated ID changes
+        nothing in the source, so that the run of newer ones goes on around it. A late ID that was not seen is judged by
+        itself, once all before it is taken in.
         """
         late, newest = late_rows(ranks, ahead.seen.last_rank)
         tokens, offsets = compared.tokens(), chunk.offsets

@@ -19,8 +19,8 @@ from dedup_sdk._core.count_window import CountWindow
 from dedup_sdk._core.flight import (
     DUPLICATE,
     FRESH,
-    INDIVIDUAL,
     KINDS,
+    SINGLE,
     UNVERIFIED,
     Chunk,
     Flight,
@@ -30,7 +30,7 @@ from dedup_sdk._core.flight import (
 )
 from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
 from dedup_sdk._core.ranges import Range
-from dedup_sdk._core.reach import NOTHING_KNOWN, OLDER_THAN_WINDOW, UNCOVERED, Reach
+from dedup_sdk._core.reach import NOTHING_KNOWN, OLDER_THAN_WINDOW, UNCOVERED, KnownRange
 from dedup_sdk._core.recent import Bools, Existing, RecentMarks
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide, decide_marked, is_contradicted
@@ -85,7 +85,7 @@ class LookupMemory:
     ) -> None:
         self.window = window
         self.flight = Flight(progress, in_order=bool(window.count))
-        self.reach = Reach(window, progress)
+        self.reach = KnownRange(window, progress)
         self.count_window = self.reach.count_window
         self.recent = RecentMarks()
         self.undecided: set[bytes] = set()
@@ -404,13 +404,13 @@ class LookupMemory:
     def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
         """See `Memory`."""
         flight = self.flight
-        if rows is None and not (self.recent.behind or self.recent.beneath or flight.waiting):
+        if rows is None and not (self.recent.behind or self.recent.older_in_flight or flight.waiting):
             # As below, where nothing depends on the IDs that end; each message that comes alone takes this way.
             chunk.finish_offered()
             flight.advance(chunk)
             return []
         ended = self.end(chunk, rows)
-        if self.recent.behind or self.recent.beneath:
+        if self.recent.behind or self.recent.older_in_flight:
             self.end_ids(ended)
         flight.advance(chunk)
         return self._settle(ended) if flight.waiting else []
@@ -419,7 +419,7 @@ class LookupMemory:
         """Call records completed, as in `complete`; return the IDs on whose end something may depend."""
         if rows is None:
             chunk.finish_offered()
-            waiting: list[Any] = [*self.flight.waiting, *self.recent.behind, *self.recent.beneath]
+            waiting: list[Any] = [*self.flight.waiting, *self.recent.behind, *self.recent.older_in_flight]
             return waiting if len(waiting) < len(chunk.offsets) else chunk.digests
         return [chunk.digests[row] for row in chunk.finish_open(rows)]
 
@@ -428,8 +428,8 @@ class LookupMemory:
         for digest in digests:
             if digest is None:
                 continue
-            if digest in self.recent.beneath:
-                self.recent.complete_beneath(digest, self.flight.is_open)
+            if digest in self.recent.older_in_flight:
+                self.recent.complete_older_in_flight(digest, self.flight.is_open)
             mark = self.recent.get(digest)
             if mark is not None and not self.flight.is_open(mark.offset):
                 self.recent.complete(digest, mark.offset)
@@ -449,7 +449,7 @@ class LookupMemory:
                     progressed = True
                     flight.drop_first_waiter(digest)
                     flight.settle([RecordRef(chunk, row)])
-                    if chunk.states[row] == INDIVIDUAL:
+                    if chunk.states[row] == SINGLE:
                         offered.append(RecordRef(chunk, row))
                     else:
                         flight.note_dirty(chunk)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dedup_sdk._core.flight import Chunk, Flight, RecordRef
 from dedup_sdk._core.ranges import Range
-from dedup_sdk._core.reach import Reach
+from dedup_sdk._core.reach import KnownRange
 from dedup_sdk._marks import Find, Int64s, Marks, Progress
 
 Live = Callable[[list[int], Int64s, Sequence[bytes | None]], None]
@@ -20,7 +20,7 @@ LastRecord = tuple[int, int, bytes | None]
 """Offset, timestamp (ms) and digest of a record."""
 
 
-class Step(NamedTuple):
+class JournalStep(NamedTuple):
     """Completed work that the store does not have yet: the new progress and the marks of the step."""
 
     progress: Progress
@@ -53,7 +53,7 @@ class Memory(Protocol):
         """The flight of the partition."""
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> KnownRange:
         """How far back the marks are complete."""
 
     # --- records that come ---------------------------------------------------------------------------------
@@ -164,4 +164,7 @@ class Memory(Protocol):
 
     @property
     def written_since_ms(self) -> int | None:
-        """From when the marks are known, as it is written: a fold that is under way may not come to its end."""
+        """The timestamp (ms) to write from which on all marks are known; None: from the beginning of the history.
+
+        While a fold is under way, the value promises nothing of the fold: a crash may end the fold half way.
+        """

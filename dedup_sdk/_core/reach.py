@@ -1,4 +1,4 @@
-"""How far back the marks of a partition go (`Reach`), and where a partition starts with them (`plan_start`).
+"""How far back the marks of a partition go (`KnownRange`), and where a partition starts with them (`plan_start`).
 
 The plan is a pure function of the store's progress and the group's commit. Offsets are "the next one".
 
@@ -12,9 +12,9 @@ rewound
     another era began below the offsets that the store has as completed: records from there on are handled again
 late
     the partition starts below the last offset that the store knows to be committed, by a commit with a valid text of
-    the same era, which arrived after a later one: nobody set the group back
+    the same era. The broker took two commits in the wrong order: nobody set the group back
 
-`NOTHING_KNOWN` stands for a coverage whose beginning in time is not known yet; `Reach.know_from` replaces it.
+`NOTHING_KNOWN` stands for a coverage whose beginning in time is not known yet; `KnownRange.know_from` replaces it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ GRACE: Final = 16
 """Marks are kept for a sixteenth of the window longer, so that records a little late are still covered."""
 
 
-class Reach:
+class KnownRange:
     """The range of time and numbers that the marks of a partition cover.
 
     ``since_ms`` and ``since_number``: as in `Progress`. ``newest_ms`` is the newest timestamp of the completed

@@ -74,16 +74,16 @@ class RecentMarks:
     record changes nothing here, and one look-up a record answers three questions: is it a duplicate in this batch, is
     it in flight, was it seen lately.
 
-    ``behind`` keeps the completed mark of an ID that is in flight again: it must outlive a crash before the record
-    is completed, so that a flush writes it, and it wins if it lies above the record. ``beneath`` has the marks
-    (ascending by offset) of an ID's other records in flight, below its newest: only where duplicates are shown (observe
-    mode), so that nothing is held back and a completed duplicate may lie below one in flight. ``room``: the number of
-    entries for which there is memory.
+    ``behind`` keeps the completed mark of an ID that is in flight again. A flush writes that mark too, because the mark
+    must outlive a crash before the record is completed. If the mark has a higher offset than the record, the mark stays
+    when the record is completed. ``older_in_flight`` has the marks, ascending by offset, of an ID's other records in
+    flight, below the newest one. Only observe mode fills the dictionary: there nothing is held back, and a completed
+    duplicate may lie below a record in flight. ``room``: the number of entries for which there is memory.
     """
 
     def __init__(self) -> None:
         self.behind: dict[bytes, Mark] = {}
-        self.beneath: dict[bytes, list[Mark]] = {}
+        self.older_in_flight: dict[bytes, list[Mark]] = {}
         self._begin(0)
 
     def __len__(self) -> int:
@@ -122,18 +122,18 @@ class RecentMarks:
         """Put a duplicate in front of an ID that is in flight, and in flight stays."""
         mark = self.get(digest)
         if mark is not None:
-            self.beneath.setdefault(digest, []).append(mark)
+            self.older_in_flight.setdefault(digest, []).append(mark)
         self.put(digest, offset, timestamp_ms)
 
-    def complete_beneath(self, digest: bytes, is_open: Callable[[int], bool]) -> None:
+    def complete_older_in_flight(self, digest: bytes, is_open: Callable[[int], bool]) -> None:
         """Make the newest completed of an ID's covered records its mark behind, unless a higher mark is there."""
-        covered = self.beneath[digest]
+        covered = self.older_in_flight[digest]
         still = [mark for mark in covered if is_open(mark.offset)]
         ended = [mark for mark in covered if mark not in still]
         if still:
-            self.beneath[digest] = still
+            self.older_in_flight[digest] = still
         else:
-            del self.beneath[digest]
+            del self.older_in_flight[digest]
         behind = self.behind.get(digest)
         if ended and (behind is None or behind.offset < ended[-1].offset):
             self.behind[digest] = ended[-1]
@@ -226,7 +226,9 @@ class RecentMarks:
         self._keep(in_flight)
         offsets[in_flight] = _DROPPED
         # The records that a mark covers are older than it, whether they are completed or not.
-        self.beneath = {digest: under for digest, under in self.beneath.items() if digest in self}
+        self.older_in_flight = {
+            digest: under for digest, under in self.older_in_flight.items() if digest in self
+        }
         if self.behind:
             columns = np.asarray([mark[:2] for mark in self.behind.values()], np.int64)
             marks = join_marks([marks, Marks(b"".join(self.behind), columns[:, 0], columns[:, 1])])

@@ -36,7 +36,7 @@ _HEAD: Final = "last?"
 _NO_OTHER: Final = bytes(DIGEST_BYTES)
 _SAFE: Final = ":/(),"
 MOST_SOURCES_KNOWN: Final = 2**14
-"""So many take some 3 MB; of many more one is no quicker found in memory than made."""
+"""This many keys take some 3 MB. With many more, to look a key up takes as long as to make the key again."""
 _WORTH_KNOWING: Final = 8
 
 
@@ -93,7 +93,7 @@ class SourceDigests:
         for row, digest in zip(rows, cast("list[bytes]", digests), strict=True):
             found[row] = self._known.setdefault(names[row], digest)
         if len(self._known) > MOST_SOURCES_KNOWN:
-            # Where so many sources came before they came again there are too many of them.
+            # The memory pays only if each source comes again several times before the memory is full.
             self._pays = self._asked > _WORTH_KNOWING * MOST_SOURCES_KNOWN
             self._known.clear()
             self._asked = 0

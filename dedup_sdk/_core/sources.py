@@ -27,7 +27,7 @@ import numpy as np
 from dedup_sdk._core.compared import Compared, late_rows
 from dedup_sdk._core.flight import Chunk, Flight, digest_of
 from dedup_sdk._core.last_rule import LastRule, SourceState
-from dedup_sdk._core.reach import Reach
+from dedup_sdk._core.reach import KnownRange
 from dedup_sdk._core.seen import Candidate
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._decision import Mark
@@ -91,7 +91,7 @@ class ActiveSource:
         return self._base
 
     def begin(self) -> None:
-        """Let ``ahead`` go its own way from the base."""
+        """Begin a record that is in flight: from here on ``ahead`` changes, and the base stays as it is."""
         if self.is_complete:
             if self._payload is None and self.ahead is not None:
                 self.saved()
@@ -294,7 +294,7 @@ class Sources:
     Memory follows the watermark: records completed above it become durable when it passes.
     """
 
-    def __init__(self, rule: LastRule, keys: SourceKeys, flight: Flight, reach: Reach) -> None:
+    def __init__(self, rule: LastRule, keys: SourceKeys, flight: Flight, reach: KnownRange) -> None:
         self.rule = rule
         self.keys = keys
         self.active: dict[bytes, ActiveSource] = {}

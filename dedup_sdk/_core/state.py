@@ -1,7 +1,7 @@
 """One partition's decisions: its flight joined to its memory. Fed in offset order, it answers in columns.
 
 It knows no Kafka and no RocksDB, and reads no clock (``now_ms`` is given). Older marks come from ``find``, a
-function of digests, and completed work leaves it as a `Step` that the key store writes.
+function of digests, and completed work leaves it as a `JournalStep` that the key store writes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dedup_sdk._core.flight import Chunk, Flight, RecordRef
-from dedup_sdk._core.memory import Memory, Step
+from dedup_sdk._core.memory import JournalStep, Memory
 from dedup_sdk._core.ranges import Range, merged
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Progress
 
@@ -89,15 +89,15 @@ class PartitionState:
 
     # --- marks to keep -------------------------------------------------------------------------------------
 
-    def take_step(self) -> Step | None:
+    def take_step(self) -> JournalStep | None:
         """Return the completions since the last call for the caller to write, None when there are none.
 
         Its progress is a delta: the ranges above the watermark that earlier steps wrote are not repeated.
         """
         written, moved = self.memory.marks(), self.flight.take_moved()
         if written is None:
-            return Step(self._progress((), delta=True), NO_MARKS) if moved else None
-        return Step(self._progress(merged(written.done), delta=True), written.marks)
+            return JournalStep(self._progress((), delta=True), NO_MARKS) if moved else None
+        return JournalStep(self._progress(merged(written.done), delta=True), written.marks)
 
     # --- records completed elsewhere -----------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class PartitionState:
         end: int,
         *,
         now_ms: int,
-    ) -> Step:
+    ) -> JournalStep:
         """Take over records ``[high, end)`` that the group completed elsewhere; return the step to write.
 
         Only while nothing is in flight. ``offsets`` ascending; records without an ID have None; holes are not passed.
@@ -136,4 +136,4 @@ class PartitionState:
         self.flight.pass_to(end, last)
         marks = self.memory.folded(chunk)
         self.flight.take_moved()
-        return Step(self.progress, marks)
+        return JournalStep(self.progress, marks)

@@ -107,7 +107,7 @@ class _Seconds(ProgressColumn):
         return Text(f"{time.monotonic() - self._began_s:.0f} s", style="dim")
 
 
-class Step:
+class Chapter:
     """A running step: report its progress and its outcome to it."""
 
     def __init__(self, progress: Progress) -> None:
@@ -144,7 +144,7 @@ class Narrator:
         self._console = console
 
     @contextmanager
-    def step(self, number: int, title: str) -> Iterator[Step]:
+    def step(self, number: int, title: str) -> Iterator[Chapter]:
         """Run one step; its outcome is printed at the end, but not when it fails."""
         began_s = time.monotonic()
         progress = Progress(
@@ -158,7 +158,7 @@ class Narrator:
             disable=not self._console.is_terminal,
         )
         with progress:
-            step = Step(progress)
+            step = Chapter(progress)
             yield step
         line = Text.assemble(
             f"{number}/{STEPS} ",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from dedup_sdk._demo.narrator import Narrator, Step
+    from dedup_sdk._demo.narrator import Chapter, Narrator
 
 
 class Rebuilt(NamedTuple):
@@ -268,7 +268,7 @@ class Scenario:
             )
         return resent, resent_handled
 
-    def _resend(self, step: Step) -> int:
+    def _resend(self, step: Chapter) -> int:
         wanted = round(self._flights * _RESENT_SHARE)
         chosen = set(random.Random(_SEED).sample(range(self._flights), wanted))  # noqa: S311 (a sample, no secret)
         step.doing("sending a tenth of the flights again", wanted)
@@ -291,11 +291,11 @@ class Scenario:
             "work-us": str(work_us if work_us >= _LEAST_SLEEP_US else 0),
         }
 
-    def _wait_until_committed(self, workers: Workers, step: Step) -> None:
+    def _wait_until_committed(self, workers: Workers, step: Chapter) -> None:
         ends = self._topic.ends()
         self._wait(workers, step, lambda: self._topic.committed() == ends, _COMMITTED_PAUSE_S)
 
-    def _wait(self, workers: Workers, step: Step, done: Callable[[], bool], pause_s: float) -> None:
+    def _wait(self, workers: Workers, step: Chapter, done: Callable[[], bool], pause_s: float) -> None:
         """Return when ``done``; raise `DemoError` when a worker ended, or nothing was handled for a minute."""
         handled, moved_s = -1, time.monotonic()
         while not done():

@@ -60,7 +60,7 @@ class Deduplicator:
         observers: functions called with every final verdict.
         clock: returns seconds since the epoch. It decides which marks may be dropped and which units are overdue, never
             a verdict.
-        bears_full_disk: if the store's disk is full, keep completed IDs in memory and go on, instead of raising
+        tolerates_full_disk: if the store's disk is full, keep completed IDs in memory and go on, instead of raising
             `StoreUnavailableError`. They survive a crash only after `write_again` has written them.
         forgets_unwritten: bound the memory of such IDs: above four times the store's ``recent_marks`` they are dropped,
             and records that depend on them are unverified. Set it to False if you admit no record while `disk_full`.
@@ -78,11 +78,11 @@ class Deduplicator:
         isolation: str = "read_committed",
         observers: Iterable[Observer] = (),
         clock: Callable[[], float] = time.time,
-        bears_full_disk: bool = False,
+        tolerates_full_disk: bool = False,
         forgets_unwritten: bool = True,
     ) -> None:
         _refuse_unusable(strategy, store, clock, cluster=cluster, group=group, isolation=isolation)
-        flag("bears_full_disk", bears_full_disk)
+        flag("tolerates_full_disk", tolerates_full_disk)
         flag("forgets_unwritten", forgets_unwritten)
         self.strategy = strategy
         self.counters = Counters()
@@ -98,7 +98,7 @@ class Deduplicator:
         self._group = group
         self._isolation = isolation
         self._clock = clock
-        self._bears_full_disk = bears_full_disk
+        self._tolerates_full_disk = tolerates_full_disk
         self._late: StoreError | None = None
         self._opened: dict[tuple[str, int], PartitionStore] = {}
         """The store that was opened last for each partition."""
@@ -187,7 +187,7 @@ class Deduplicator:
                 counters=self.counters,
                 observers=self._observers,
                 clock=self._clock,
-                bears_full_disk=self._bears_full_disk,
+                tolerates_full_disk=self._tolerates_full_disk,
                 gates=() if gate is None else (gate,),
                 all_partitions=self.partitions.values,
             )
@@ -301,9 +301,9 @@ class Deduplicator:
     def admit(self, records: Sequence[Record]) -> list[Verdict]:
         """Judge records; return their verdicts, in the same order.
 
-        A partition that is not open is opened as that of a new group. A record whose ID is in flight is `PARKED`, and
+        A partition that is not open is opened as that of a new group. A record whose ID is in flight is `HELD`, and
         gets its verdict when that one ends. So is a record whose unit is not whole (reason ``unit``): see
-        `settle_units`. A record that is in flight itself, by its offset, is `PARKED`, too, and ends with the first one:
+        `settle_units`. A record that is in flight itself, by its offset, is `HELD`, too, and ends with the first one:
         no second verdict follows.
 
         All records are admitted, or none. Raises `ConfigurationError` for an offset or a timestamp that does not fit

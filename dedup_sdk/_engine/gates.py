@@ -18,7 +18,7 @@ from dedup_sdk._window import Window
 if TYPE_CHECKING:
     from dedup_sdk._engine.partition import Partition
 
-Unseen = Callable[[Callable[["Partition", RecordRef], bool]], list[tuple["Partition", RecordRef]]]
+TakeBack = Callable[[Callable[["Partition", RecordRef], bool]], list[tuple["Partition", RecordRef]]]
 """Takes the undelivered records out of the queues for which the function is true, and returns them."""
 
 
@@ -108,7 +108,7 @@ class Gatekeeper(Protocol):
     def retry(self, partitions: Sequence[Partition]) -> None:
         """Ask again for the held-back records; those that may be delivered now are due."""
 
-    def keep(self, unseen: Unseen) -> None:
+    def keep(self, take_back: TakeBack) -> None:
         """Renew the claims of records in flight; claim undelivered ones again that another process may have by now."""
 
     def holds(self, partition: Partition, place: RecordRef) -> bool:

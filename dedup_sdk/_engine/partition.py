@@ -25,12 +25,12 @@ from dedup_sdk._core.flight import (
     DONE,
     DUPLICATE,
     FRESH,
-    INDIVIDUAL,
+    HELD,
+    HELD_KIND,
     KINDS,
     OFFERED,
-    PARKED,
-    PARKED_KIND,
     REDELIVERED,
+    SINGLE,
     UNVERIFIED,
     Chunk,
     Flight,
@@ -70,9 +70,10 @@ class AnotherLog(NamedTuple):
 class Partition:
     """One open partition of an engine. Not thread-safe.
 
-    ``flight`` and ``memory`` exist once it has ``started``. ``judged`` are the held-back records that got their verdict
-    in the last `complete`, duplicates included. ``due`` are those that got it in another way, until `take_due`.
-    ``begun``: the group's history has a first offset. ``has_failed``: see `note_failure`.
+    ``flight`` and ``memory`` exist once the partition has ``started``. ``judged``: the held-back records that got their
+    verdict in the last `complete`, duplicates included. ``due``: the held-back records that got their verdict outside
+    of `complete`; `take_due` empties the list. ``begun``: the group's history has a first offset. ``has_failed``: see
+    `note_failure`.
     ``has_offered``: a record came that was not hidden at once. ``own_counters``: the totals of this partition.
     """
 
@@ -90,7 +91,7 @@ class Partition:
         counters: Counters,
         observers: Sequence[Observer],
         clock: Callable[[], float],
-        bears_full_disk: bool = False,
+        tolerates_full_disk: bool = False,
         gates: Iterable[Gate] = (),
         all_partitions: Callable[[], Iterable[Partition]] = tuple,
     ) -> None:
@@ -108,7 +109,7 @@ class Partition:
             topic,
             partition,
             gates=self.gates,
-            bears_full_disk=bears_full_disk,
+            tolerates_full_disk=tolerates_full_disk,
         )
         self.verdicts = VerdictCounter(topic, partition, counters, observers)
         self.loaded: Loaded | None = store.load()
@@ -371,7 +372,7 @@ class Partition:
             if flight.is_completed(offset):
                 chunk.finish(row, REDELIVERED)
             elif flight.place(offset) is not None:
-                chunk.finish(row, PARKED_KIND)
+                chunk.finish(row, HELD_KIND)
                 chunk.give_reason(row, "in-flight")
             else:
                 chunk.judge(row, UNVERIFIED, "out-of-order")
@@ -428,13 +429,13 @@ class Partition:
     def _hide_reported(self, chunk: Chunk, rows: list[int]) -> None:
         """Complete the records of a chunk that another owner completed, instead of delivering them."""
         self._hide([RecordRef(chunk, row) for row in rows if chunk.states[row] == OFFERED], chunk)
-        self.flight.forget_reported(chunk.offsets[row] for row in rows if chunk.states[row] != PARKED)
+        self.flight.forget_reported(chunk.offsets[row] for row in rows if chunk.states[row] != HELD)
 
     def _hide(self, offered: Iterable[RecordRef], admitted: Chunk | None) -> None:
         """Complete records that another owner completed: of a chunk that is admitted, and of the settled ones."""
         flight = self.flight
         earlier = flight.take_settled()
-        apart = [place for place in earlier if place.chunk.states[place.row] == INDIVIDUAL]
+        apart = [place for place in earlier if place.chunk.states[place.row] == SINGLE]
         hidden = [place for place in [*offered, *apart] if flight.was_reported(self.memory.together(place))]
         if hidden:
             released = self._complete_as_redelivered(hidden)
@@ -513,7 +514,7 @@ class Partition:
         self,
         offsets: Iterable[int],
         *,
-        states: tuple[int, ...] = (OFFERED, INDIVIDUAL),
+        states: tuple[int, ...] = (OFFERED, SINGLE),
         quietly: bool = False,
         dead_lettered: bool = False,
     ) -> list[RecordRef]:
@@ -564,7 +565,7 @@ class Partition:
         for gate in self.gates if offered else ():
             offered = gate.before_offer(offered)
             # A record that a gate holds back is counted, and reported to observers, when it is let through.
-            self.judged = [place for place in self.judged if place.chunk.states[place.row] != PARKED]
+            self.judged = [place for place in self.judged if place.chunk.states[place.row] != HELD]
         self.verdicts.count_settled(self.judged)
         return offered
 
@@ -699,28 +700,28 @@ class VerdictCounter:
 
     def count(self, chunk: Chunk) -> None:
         """Count the verdicts of a chunk, but for records that are held back."""
-        kinds, verdicts = chunk.kinds, self._own_counters.verdicts
-        fresh = len(kinds)
+        codes, counts = chunk.verdicts, self._own_counters.verdicts
+        fresh = len(codes)
         for code in _BUT_FRESH:
-            if total := kinds.count(code):
+            if total := codes.count(code):
                 fresh -= total
-                if code != PARKED_KIND:
-                    verdicts[_NAMES[code]] += total
+                if code != HELD_KIND:
+                    counts[_NAMES[code]] += total
                 if code == DUPLICATE:
                     self._observe_ages(chunk)
-        verdicts[_NAMES[FRESH]] += fresh
+        counts[_NAMES[FRESH]] += fresh
         for row in chunk.reasons:
-            if chunk.kinds[row] != PARKED_KIND:
+            if chunk.verdicts[row] != HELD_KIND:
                 self._count_reason(chunk, row)
         if self._observers:
-            for row, code in enumerate(chunk.kinds):
-                if code != PARKED_KIND:
+            for row, code in enumerate(chunk.verdicts):
+                if code != HELD_KIND:
                     self._tell(chunk, row)
 
     def count_settled(self, settled: Iterable[RecordRef]) -> None:
         """Count records that have their verdict now: held-back ones, and one that came by itself."""
         for chunk, row in settled:
-            self._own_counters.verdicts[_NAMES[chunk.kinds[row]]] += 1
+            self._own_counters.verdicts[_NAMES[chunk.verdicts[row]]] += 1
             if row in chunk.seen:
                 self._observe_ages(chunk, row)
             if row in chunk.reasons:
@@ -729,7 +730,7 @@ class VerdictCounter:
                 self._tell(chunk, row)
 
     def _count_reason(self, chunk: Chunk, row: int) -> None:
-        name = f"{_NAMES[chunk.kinds[row]]}.{chunk.reasons[row]}"
+        name = f"{_NAMES[chunk.verdicts[row]]}.{chunk.reasons[row]}"
         reasons = self._own_counters.reasons
         reasons[name] = reasons.get(name, 0) + 1
 
@@ -739,7 +740,9 @@ class VerdictCounter:
         rows = np.fromiter(seen, np.int64, len(seen))
         seen_ms = np.fromiter(map(_second, seen.values()), np.int64, len(seen))
         times_ms = chunk.timestamps[rows]
-        counts = (np.frombuffer(chunk.kinds, np.uint8)[rows] == DUPLICATE) & (seen_ms >= 0) & (times_ms >= 0)
+        counts = (
+            (np.frombuffer(chunk.verdicts, np.uint8)[rows] == DUPLICATE) & (seen_ms >= 0) & (times_ms >= 0)
+        )
         self._own_counters.ages.observe_all((times_ms[counts] - seen_ms[counts]) / 1_000)
 
     def _tell(self, chunk: Chunk, row: int) -> None:
@@ -778,8 +781,8 @@ In memory the IDs of a source take three times their stored size."""
 class Writer:
     """Writes a partition's completed records to its store, and bounds memory and disk.
 
-    ``bears_full_disk``: a full disk raises no error, but sets ``disk_full``. ``unwritten_weight``: the size of refused
-    steps, in marks without a payload. ``gates`` get the marks before they are written.
+    ``tolerates_full_disk``: a full disk raises no error, but sets ``disk_full``. ``unwritten_weight``: the size of the
+    refused steps, in marks without a payload. ``gates`` get the marks before they are written.
     """
 
     def __init__(
@@ -791,7 +794,7 @@ class Writer:
         partition: int,
         *,
         gates: Sequence[Gate] = (),
-        bears_full_disk: bool,
+        tolerates_full_disk: bool,
     ) -> None:
         self.store = store
         self.window = window
@@ -803,7 +806,7 @@ class Writer:
         self._counters, self._own_counters = counters, of_partition(counters, topic, partition)
         self._where = f"{topic}[{partition}]"
         self._gates = gates
-        self._bears_full_disk = bears_full_disk
+        self._tolerates_full_disk = tolerates_full_disk
         self._begun: PartitionState | None = None
         self._flushed_ms = self._flushed_number = 0
         self._flushes: list[tuple[int, int]] = []
@@ -883,7 +886,7 @@ class Writer:
 
     def _note_disk_full(self, error: StoreUnavailableError) -> None:
         """Go on without writing, if that is configured; else raise."""
-        if not self._bears_full_disk:
+        if not self._tolerates_full_disk:
             raise error
         if not self._told:
             logger.error(

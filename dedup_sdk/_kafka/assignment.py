@@ -37,7 +37,7 @@ from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.commit_text import (
     CommitMetadata,
     CompletedAbove,
-    Void,
+    InvalidReason,
     new_era,
     parse_metadata,
     rule_named_in,
@@ -165,7 +165,7 @@ class Start:
     """The user's program gave ``offset``: records from there on are to be handled, whatever a store has of them."""
     must_commit_first: bool = False
     """The group's commit does not have the beginning of its history yet: commit that before anything is delivered."""
-    void: Void | None = None
+    void: InvalidReason | None = None
     """Why the commit's text is void; None where it is valid, or ``offset`` is not the committed offset."""
     void_rule: str | None = None
     """The rule named in a void text at ``offset`` (`dedup_sdk._kafka.commit_text.rule_named_in`); None without one."""
@@ -184,7 +184,7 @@ class Start:
 
         Not where another rule was in use: the user cannot vouch for records that it hid.
         """
-        return self.void not in (None, Void.OTHER_RULE)
+        return self.void not in (None, InvalidReason.OTHER_RULE)
 
     @property
     def rule(self) -> str | None:

@@ -188,7 +188,7 @@ class AssignmentApi:
             if not going:
                 Consumer.unsubscribe(self._consumer)
                 return
-            self.finish_asked()
+            self.complete_all_but_last()
             self._interruption.run_step(self._delivery.release, going)
             self._fetcher.drop(set(self._session.assigned))
         if not (self._callback_errors.runs_here() or self._interruption.happened):
@@ -359,7 +359,7 @@ class AssignmentApi:
         by_hand = self._session.assigned.keys() - self._session.of_group
         if self._interruption.happened:
             self.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
-        self.finish_asked()
+        self.complete_all_but_last()
         self._delivery.withdraw_last()
         self._delivery.release_all()
         self._fetcher.rest([])
@@ -382,10 +382,10 @@ class AssignmentApi:
         if rest := [tp for tp in going if (tp.topic, tp.partition) not in lost]:
             self.give_back(rest)
 
-    def finish_asked(self) -> None:
+    def complete_all_but_last(self) -> None:
         """Complete the messages returned before the last call, unless an interruption left their state in doubt."""
         if not self._interruption.happened:
-            self._interruption.run_step(self._finish, self._delivery.finish_asked)
+            self._interruption.run_step(self._finish, self._delivery.complete_all_but_last)
             self._interruption.run_step(self._fetcher.pass_holes)
 
     @staticmethod
@@ -409,7 +409,7 @@ class AssignmentApi:
             self._lock.until_client_free()
             if not self._lock.may_change("assign"):
                 return
-            self.finish_asked()
+            self.complete_all_but_last()
             self._interruption.run_step(self._assign_by_hand, partitions)
 
     def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
@@ -456,7 +456,7 @@ class AssignmentApi:
             self._lock.until_client_free()
             if not self._lock.may_change("unassign"):
                 return
-            self.finish_asked()
+            self.complete_all_but_last()
             self._interruption.run_step(self._give_all_back)
             self._interruption.run_step(Consumer.unassign, self._consumer)
             self._by_callback.clear()
@@ -467,7 +467,7 @@ class AssignmentApi:
             self._lock.until_client_free()
             if not self._lock.may_change("incremental_unassign"):
                 return
-            self.finish_asked()
+            self.complete_all_but_last()
             self._raise_refusal(self._unassign_some, partitions)
 
     def _unassign_some(self, partitions: list[TopicPartition]) -> KafkaException | None:
@@ -508,7 +508,7 @@ class AssignmentApi:
         coordinates = partition.topic, partition.partition
         with self._client.readers.default_timeout():
             offset = self._session.resolve(partition)
-        self.finish_asked()
+        self.complete_all_but_last()
         # One step: between two the messages in hand would be forgotten, and the partition not moved.
         self._interruption.run_step(self._seek_to, coordinates, offset)
 

@@ -118,7 +118,7 @@ def topic_digits(name: str) -> str:
     return name[_LOG_DIGITS:]
 
 
-class Void(Enum):
+class InvalidReason(Enum):
     """Why a commit's text is void, so that nothing is known of the group's history; the value is used in log lines."""
 
     NO_TEXT = "the commit has no metadata of this package"
@@ -231,18 +231,22 @@ def parse_metadata(text: str | None, *, committed: int) -> CommitMetadata | None
     )
 
 
-def why_void(text: str | None, *, committed: int) -> Void | None:
+def why_void(text: str | None, *, committed: int) -> InvalidReason | None:
     """Return why `parse_metadata` returns None for this text; None where the text is valid."""
     if parse_metadata(text, committed=committed) is not None:
         return None
     if text is None or not text.startswith("dedup/"):
-        return Void.NO_TEXT
+        return InvalidReason.NO_TEXT
     if not text.startswith(_FORMAT):
-        return Void.OTHER_FORMAT
+        return InvalidReason.OTHER_FORMAT
     if text.startswith(_VOID_SEAL):
-        return Void.OTHER_OWNER
+        return InvalidReason.OTHER_OWNER
     match = _TEXT_PATTERN.fullmatch(text)
-    return Void.OTHER_OFFSET if match is not None and int(match["at"]) != committed else Void.UNREADABLE
+    return (
+        InvalidReason.OTHER_OFFSET
+        if match is not None and int(match["at"]) != committed
+        else InvalidReason.UNREADABLE
+    )
 
 
 def sealed(text: str | None, group: str, topic: str, partition: int) -> str:

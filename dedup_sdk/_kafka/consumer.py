@@ -197,7 +197,7 @@ class DedupConsumer(Consumer):
             group=settings.group,
             isolation=settings.isolation,
             observers=observers,
-            bears_full_disk=True,
+            tolerates_full_disk=True,
             forgets_unwritten=recovery.on_full_disk == "unverified",
         )
         if sharing is not None:

@@ -15,10 +15,10 @@ individual
 aside
     messages of partitions that the user paused; they are delivered when the partition is resumed.
 
-A row that was promoted, released, or excluded by the application ends by itself (its state is `INDIVIDUAL`). The end
+A row that was promoted, released, or excluded by the application ends by itself (its state is `SINGLE`). The end
 of a batch completes only the rows that were offered with it (`OFFERED`). Else a promoted record that waits in a queue
 would be completed, unseen, at the end of its old batch. A ready message that is withdrawn before the application got it
-becomes `INDIVIDUAL`, too: a commit of all delivered messages, as in the usual ``on_revoke``, must not complete it.
+becomes `SINGLE`, too: a commit of all delivered messages, as in the usual ``on_revoke``, must not complete it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import numpy as np
 from confluent_kafka import KafkaError, Message, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
+from dedup_sdk._core.flight import OFFERED, SINGLE, Chunk, RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import AnotherLog, Partition
 from dedup_sdk._interruptions import is_interruption
@@ -424,7 +424,9 @@ class BatchClassifier:
             # A record that contradicts the marks is no repetition of the one that they know.
             other = other or again.another_log(partition) or first.another_log(partition)
         if other is not None:
-            self._session.doubt(partition.topic, partition.partition, contradicted_at=other.first_offset)
+            self._session.recover_again(
+                partition.topic, partition.partition, contradicted_at=other.first_offset
+            )
             doubted.add((partition.topic, partition.partition))
             return part.take([])
         if again is not None:
@@ -582,7 +584,7 @@ class Delivery:
         self._counts = True
         """False during a worker session, which counts the messages of its own."""
         self.completed_by = self._configured = completed_by
-        self._laid_aside: list[Any] | None = None
+        self._before_run: list[Any] | None = None
         """Individual messages that were delivered before `begin_explicit`; None outside of it."""
         self.ready: deque[Any] = deque()
         self.individual: deque[Any] = deque()
@@ -597,7 +599,7 @@ class Delivery:
         self._taken = 0
         # A finished batch is freed when the next one is here, while garbage collection is paused: a thousand freed
         # messages balance the thousand new ones, so that they trigger no collection.
-        self._through: tuple[list[Any], list[PartitionBatch]] = ([], [])
+        self._previous_batch: tuple[list[Any], list[PartitionBatch]] = ([], [])
 
     # --- giving out ----------------------------------------------------------------------------------------------
 
@@ -605,7 +607,7 @@ class Delivery:
         """Make a judged batch the current one; the one before is finished."""
         self._batch, self._chunks, self._finished, self._taken = judged.messages, judged.chunks, 0, 0
         self._last = ()
-        self._through = ([], [])
+        self._previous_batch = ([], [])
         self.ready.clear()
         self._spans, self._uncounted = deque(judged.spans), len(judged.messages)
         self.ready.extend(judged.messages)
@@ -788,14 +790,14 @@ class Delivery:
         touched: dict[int, Partition] = {}
         if self._individual_handed:
             handed, self._individual_handed = self._individual_handed, []
-            self._finish_each(handed, touched, (OFFERED, INDIVIDUAL))
+            self._finish_each(handed, touched, (OFFERED, SINGLE))
         handed_to = len(self._batch) - len(self.ready)
         if handed_to < len(self._batch):
             self._finish_each(self._batch[self._finished : handed_to], touched, (OFFERED,))
             self._finished = handed_to
         elif self._batch or self._chunks:
             chunks = self._chunks
-            self._through = (self._batch, chunks)
+            self._previous_batch = (self._batch, chunks)
             self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
             for partition, chunk in chunks:
                 touched[id(partition)] = partition
@@ -815,7 +817,7 @@ class Delivery:
                 touched[id(partition)] = partition
                 self.offer(_guarded(partition, partition.complete, ended, states=states, quietly=True))
 
-    def finish_asked(self) -> list[Partition]:
+    def complete_all_but_last(self) -> list[Partition]:
         """Complete the messages delivered before the last call, if a call for more completes messages."""
         if self.completed_by is not CompletedBy.NEXT_CALL:
             return []
@@ -824,7 +826,7 @@ class Delivery:
         touched: dict[int, Partition] = {}
         self._finish_each([m for m in handed if id(m) not in last], touched, (OFFERED,))
         self._finish_each(
-            [m for m in self._individual_handed if id(m) not in last], touched, (OFFERED, INDIVIDUAL)
+            [m for m in self._individual_handed if id(m) not in last], touched, (OFFERED, SINGLE)
         )
         return list(touched.values())
 
@@ -854,7 +856,7 @@ class Delivery:
 
     def begin_explicit(self) -> None:
         """Have messages end by `DedupConsumer.complete` only, until `end_explicit`; with the lock."""
-        self._laid_aside, self._individual_handed = self._individual_handed, []
+        self._before_run, self._individual_handed = self._individual_handed, []
         self.count()
         self.completed_by, self._counts = CompletedBy.NOTHING, False
 
@@ -865,9 +867,9 @@ class Delivery:
         """
         self.count()
         self.completed_by, self._counts = self._configured, True
-        if self._laid_aside is not None and self.completed_by is CompletedBy.COMMIT:
-            self._individual_handed = [m for m in self._laid_aside if self.in_flight(m) and not self.waits(m)]
-        self._laid_aside = None
+        if self._before_run is not None and self.completed_by is CompletedBy.COMMIT:
+            self._individual_handed = [m for m in self._before_run if self.in_flight(m) and not self.waits(m)]
+        self._before_run = None
 
     def finish_below(self, partition: Partition, end: int | None) -> None:
         """Complete the delivered messages of a partition, of all batches, below an offset (None: all)."""
@@ -881,7 +883,7 @@ class Delivery:
         due = [m for m in self._individual_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
         ended = set(map(id, due))
         self._individual_handed = [m for m in self._individual_handed if id(m) not in ended]
-        self._finish_each(due, {}, (OFFERED, INDIVIDUAL))
+        self._finish_each(due, {}, (OFFERED, SINGLE))
         self.offer(partition.complete(partition.flight.offered_below(stop), states=(OFFERED,), quietly=True))
 
     def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
@@ -895,7 +897,7 @@ class Delivery:
 
         individual = [message for message in self._individual_handed if due(message)]
         self._individual_handed = [message for message in self._individual_handed if not due(message)]
-        self._finish_each(individual, touched, (OFFERED, INDIVIDUAL))
+        self._finish_each(individual, touched, (OFFERED, SINGLE))
         batch = [message for message in self._batch[self._finished : self._handed] if due(message)]
         self._finish_each(batch, touched, (OFFERED,))
         return list(touched.values())
@@ -926,7 +928,7 @@ class Delivery:
         place = (
             partition.flight.place(message.offset()) if partition is not None and partition.started else None
         )
-        return None if place is None or place.chunk.states[place.row] not in (OFFERED, INDIVIDUAL) else place
+        return None if place is None or place.chunk.states[place.row] not in (OFFERED, SINGLE) else place
 
     # --- forgetting ----------------------------------------------------------------------------------------------
 

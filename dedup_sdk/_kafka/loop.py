@@ -30,7 +30,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, RecordRef
+from dedup_sdk._core.flight import OFFERED, SINGLE, RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.gates import Gatekeeper
 from dedup_sdk._engine.partition import Partition
@@ -170,7 +170,7 @@ class FetchLoop:
         """Return up to ``count`` messages after ``timeout`` seconds at most (None, -1: no limit).
 
         ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`,
-        while another thread is in this method (see `_doubt_receipt`), and in a thread pool.
+        while another thread is in this method (see `_redeliver`), and in a thread pool.
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got, lock = get_ident(), list[Any](), self._lock
@@ -190,14 +190,14 @@ class FetchLoop:
                         if not got and self._callback_errors.kept is not None:
                             self._callback_errors.raise_kept(StoreError)
                     except StoreError as error:
-                        got = self._survive(error)
+                        got = self._after_store_error(error)
                     if got or last or self._callback_errors.kept is not None:
                         break
             finally:
                 with self._mutex:
                     # Together: once this thread is no poller any more, nobody is refused for it.
                     if self._refused:
-                        self._doubt_receipt(got)
+                        self._redeliver(got)
                     self._poller = None
                 if self._collector.paused:
                     self._collector.resume()
@@ -235,7 +235,7 @@ class FetchLoop:
             self._assignment.warn_not_asked()
         self._fetch_again()
 
-    def _doubt_receipt(self, got: list[Any]) -> None:
+    def _redeliver(self, got: list[Any]) -> None:
         """Have messages delivered once more that are about to be returned: another thread was refused meanwhile.
 
         The application may wait for this thread no longer, as with a cancelled `asyncio.to_thread`. If the next call
@@ -263,7 +263,7 @@ class FetchLoop:
                     place.chunk.offer_again(place.row)
                 self._interruption.request_maintenance()
 
-    def _survive(self, error: StoreError) -> list[Any]:
+    def _after_store_error(self, error: StoreError) -> list[Any]:
         """Return no messages after an error of a store: the next round opens all partitions again. Or raise the error.
 
         Recovery waits for a store that cannot be written now, and sets a damaged one aside. If the last damage set no
@@ -459,7 +459,7 @@ class FetchLoop:
         """Handle the event in front, or queue it for the application; keep it if a broker does not answer now."""
         event = batch[0]
         try:
-            absorbed = self._session.absorbs(event)
+            absorbed = self._session.handle_offset_reset(event)
         except KafkaException as error:
             if not is_retriable(error):
                 raise
@@ -486,7 +486,7 @@ class FetchLoop:
         for partition in self._engine.partitions.values():
             if partition.due:
                 self._delivery.offer(
-                    place for place in partition.take_due() if place.chunk.states[place.row] == INDIVIDUAL
+                    place for place in partition.take_due() if place.chunk.states[place.row] == SINGLE
                 )
                 self._interruption.request_maintenance()
 
@@ -723,7 +723,7 @@ class FetchLoop:
         None, and counted as stale, for an event, and for a partition that is not assigned any more.
         """
         partition = None
-        if message.error() is None and self._session.gave(message):
+        if message.error() is None and self._session.is_current(message):
             self._delivery.take_out(message)
             partition = self._delivery.partition_of(message.topic(), message.partition())
         self._engine.counters.stale += partition is None

@@ -53,7 +53,7 @@ from dedup_sdk._kafka.assignment import (
 )
 from dedup_sdk._kafka.client import ANSWER_S, Client, EndProbe, MetadataRequests
 from dedup_sdk._kafka.client_errors import is_retriable
-from dedup_sdk._kafka.commit_text import CommitMetadata, CompletedAbove, Void, log_name, new_era
+from dedup_sdk._kafka.commit_text import CommitMetadata, CompletedAbove, InvalidReason, log_name, new_era
 from dedup_sdk._kafka.commits import Beginning, Commits
 from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
@@ -66,7 +66,7 @@ from dedup_sdk._store.manifest import Manifest, PartitionManifest, fitting_parti
 from dedup_sdk._store.protocol import Identity, Loaded
 from dedup_sdk._store.snapshot_source import (
     SnapshotLocations,
-    Source,
+    SnapshotSource,
     fetched,
     find_snapshots,
     scratch,
@@ -214,7 +214,7 @@ class PartitionRecovery:
     engine: Deduplicator
     client: Client
     settings: ClientSettings
-    chosen: Recovery
+    policy: Recovery
     cluster: str
     topic_id: str
     until: float | None = None
@@ -258,7 +258,7 @@ def recover(
     engine: Deduplicator,
     client: Client,
     settings: ClientSettings,
-    chosen: Recovery,
+    policy: Recovery,
 ) -> Steps[None]:
     """Recover one partition; at the end, ``assigned.engine_partition`` accepts records from the start offset on.
 
@@ -269,15 +269,15 @@ def recover(
     if start is None:
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start offset")
     recovery = PartitionRecovery(
-        assigned, engine, client, settings, chosen,
+        assigned, engine, client, settings, policy,
         cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
     )  # fmt: skip
     assigned.identify(log_name(recovery.cluster, recovery.topic_id))
-    recovery.until = None if chosen.timeout is None else assigned.taken_at + chosen.timeout
+    recovery.until = None if policy.timeout is None else assigned.taken_at + policy.timeout
     partition = yield from _open_store(recovery)
     start, done_epoch = yield from _validate_history(recovery, start, partition)
     while True:
-        plan = start_plan(partition, start, client, chosen)
+        plan = start_plan(partition, start, client, policy)
         cut: LogChange | None = None
         if plan.replay_to > plan.replay_from and start.log_change is None:
             # The log may have other records at the offsets to replay, which were never handled.
@@ -408,15 +408,15 @@ def _validate_history(
     Also the leader epoch of the last record completed above the committed offset, by the commit's text, or None.
     """
     assigned = recovery.assigned
-    start = _start_with_store(assigned, start, partition, recovery.chosen)
+    start = _start_with_store(assigned, start, partition, recovery.policy)
     if start.metadata is not None and not start.metadata.is_of(assigned.log):
-        start = discard_other_log(assigned, start, start.metadata, recovery.chosen)
+        start = discard_other_log(assigned, start, start.metadata, recovery.policy)
     if start.rule not in (None, partition.terms.rule):
         start = _discard_other_rule(assigned, start, partition)
     if start.given is not None and start.metadata is None:
         start = replace(start, offset=start.given, given=None, must_commit_first=True)
     if start.void is not None:
-        _log_void_reason(assigned, start, start.void, recovery.chosen)
+        _log_void_reason(assigned, start, start.void, recovery.policy)
     start = yield from _check_log_if_needed(recovery, start, partition)
     if start.metadata is None or start.metadata.done is None:
         return start, None
@@ -427,7 +427,7 @@ def _validate_history(
     )
 
 
-def _start_with_store(assigned: Assigned, start: Start, partition: Partition, chosen: Recovery) -> Start:
+def _start_with_store(assigned: Assigned, start: Start, partition: Partition, policy: Recovery) -> Start:
     """Return the start of a group without a commit, or at an offset of the user's program, by what the store has.
 
     Without a commit nobody has moved the group: the store has its history. An offset that the program gave asks for the
@@ -438,7 +438,7 @@ def _start_with_store(assigned: Assigned, start: Start, partition: Partition, ch
         if start.refused is not None:
             raise start.refused
         return start
-    if start.new and start.by_reset and chosen.without_commit == "resume":
+    if start.new and start.by_reset and policy.without_commit == "resume":
         return _resume_without_commit(assigned, start, partition, partition.loaded)
     if start.refused is not None:
         raise start.refused
@@ -503,14 +503,14 @@ def _check_log_if_needed(recovery: PartitionRecovery, start: Start, partition: P
     )
 
 
-def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata, chosen: Recovery) -> Start:
+def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata, policy: Recovery) -> Start:
     """Discard a commit's text about another log: tools that copy groups translate the offsets, but not the texts."""
     if metadata.is_of_one_before(assigned.log):
         # Deleting a topic deletes its offsets: a consumer that had not noticed the deletion committed this one later.
         return replace(
             start,
             metadata=None,
-            void=Void.TOPIC_BEFORE,
+            void=InvalidReason.TOPIC_BEFORE,
             void_rule=start.rule,
             must_commit_first=True,
             log_change=LogChange(),
@@ -518,7 +518,7 @@ def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata
     logger.warning(
         "%s[%d]: the metadata of the committed offset %d belongs to another log (%s, this one is %s): was the group "
         "copied from another cluster? %s",
-        assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log, _records_before(chosen),
+        assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log, _records_before(policy),
         extra={"event": "commit-of-another-log"},
     )  # fmt: skip
     # The broker's answer about the leader epoch compares this log only with itself.
@@ -526,7 +526,7 @@ def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata
     return replace(
         start,
         metadata=None,
-        void=Void.OTHER_LOG,
+        void=InvalidReason.OTHER_LOG,
         void_rule=start.rule,
         must_commit_first=True,
         log_change=change,
@@ -550,14 +550,14 @@ def _discard_other_rule(assigned: Assigned, start: Start, partition: Partition) 
         extra={"event": "commit-of-another-rule"},
     )  # fmt: skip
     # The user cannot vouch for it either: records that the other rule hid were never handled.
-    return replace(start, metadata=None, void=Void.OTHER_RULE, must_commit_first=True)
+    return replace(start, metadata=None, void=InvalidReason.OTHER_RULE, must_commit_first=True)
 
 
-def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recovery) -> None:
+def _log_void_reason(assigned: Assigned, start: Start, void: InvalidReason, policy: Recovery) -> None:
     """Log why the commit's text is void, except for the reasons that are logged elsewhere: another log or rule."""
-    if void in (Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
+    if void in (InvalidReason.TOPIC_BEFORE, InvalidReason.OTHER_LOG, InvalidReason.OTHER_RULE):
         return
-    if void is Void.NO_TEXT and chosen.history is None:
+    if void is InvalidReason.NO_TEXT and policy.history is None:
         logger.warning(
             "%s[%d]: the group has committed %d without this package: of the earlier messages only those that this "
             "disk knows count as handled, and copies of the others are delivered. If your group has handled all of "
@@ -568,18 +568,18 @@ def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recov
             extra={"event": "commit-without-history"},
         )  # fmt: skip
         return
-    is_expected = chosen.history is not None
+    is_expected = policy.history is not None
     logger.log(
         logging.INFO if is_expected else logging.WARNING,
         "%s[%d]: the group has committed %d, and %s: %s",
-        assigned.topic, assigned.partition, start.offset, void.value, _records_before(chosen),
+        assigned.topic, assigned.partition, start.offset, void.value, _records_before(policy),
         extra={"event": "history-assumed"},
     )  # fmt: skip
 
 
-def _records_before(chosen: Recovery) -> str:
+def _records_before(policy: Recovery) -> str:
     """Say in a log line how records before a committed offset are judged if the text of the commit is void."""
-    if chosen.history == "assume-processed":
+    if policy.history == "assume-processed":
         return "earlier records count as processed (history='assume-processed')"
     return "IDs that are not found are delivered as unverified until the window has filled"
 
@@ -626,14 +626,14 @@ def _find_log_cut(start: Start, partition: Partition, client: Client) -> Steps[L
 # --- the plan for steps 3 to 5 --------------------------------------------------------------------------------------
 
 
-def start_plan(partition: Partition, start: Start, client: Client, chosen: Recovery) -> StartPlan:
+def start_plan(partition: Partition, start: Start, client: Client, policy: Recovery) -> StartPlan:
     """Return how the partition starts, from the progress of its store and the group's commit."""
     stored = partition.loaded.progress if partition.loaded else None
     where = partition.topic, partition.partition
     low, era, complete = start.offset, start.era, False
     if start.metadata is not None:
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
-    elif chosen.history == "assume-processed" and start.is_unvouched:
+    elif policy.history == "assume-processed" and start.is_unvouched:
         low = client.bounds(*where)[0]
     plan = plan_start(
         stored,
@@ -644,7 +644,7 @@ def start_plan(partition: Partition, start: Start, client: Client, chosen: Recov
         new=start.new,
         vouched=start.metadata is not None,
         # A store of units serves another window, too, by which units end otherwise.
-        same_rule=start.void is not Void.OTHER_RULE and partition.terms.gates is None,
+        same_rule=start.void is not InvalidReason.OTHER_RULE and partition.terms.gates is None,
     )
     if stored is not None and plan.beginning == "resumed" and start.offset < (stored.committed or 0):
         logger.warning(
@@ -679,7 +679,7 @@ def _from_store_or_snapshot(
         if recovery.engine.gatekeeper is not None:
             recovery.engine.gatekeeper.rewound(assigned.topic, assigned.partition)
     recovery.notes = [plan.beginning]
-    if plan.whole and not partition.ephemeral and recovery.chosen.snapshot and not recovery.out_of_time():
+    if plan.whole and not partition.ephemeral and recovery.policy.snapshot and not recovery.out_of_time():
         identity = Identity(
             cluster=recovery.cluster, group=recovery.settings.group, topic=assigned.topic, partition=assigned.partition,
             topic_id=recovery.topic_id, id_spec=partition.terms.id_spec, isolation=recovery.settings.isolation,
@@ -688,7 +688,7 @@ def _from_store_or_snapshot(
             plan, note = yield from start_from_snapshot(
                 partition,
                 plan,
-                recovery.chosen.snapshot,
+                recovery.policy.snapshot,
                 identity,
                 recovery.engine.store_folder,
                 recovery.begin,
@@ -711,7 +711,7 @@ def _from_store_or_snapshot(
 class _Candidate(NamedTuple):
     """A snapshot that fits: its part for the partition, and the plan after its installation."""
 
-    source: Source
+    source: SnapshotSource
     part: PartitionManifest
     plan: StartPlan
 
@@ -944,7 +944,7 @@ def _fold(
         watch.note(batch.end)
         recovery.engine.trim()
         yield None
-        while partition.writer.disk_full and recovery.chosen.on_full_disk == "pause":
+        while partition.writer.disk_full and recovery.policy.on_full_disk == "pause":
             # Marks folded now could not be written.
             yield Wait(DISK_RETRY_S, "store")
     if reached < plan.replay_to:
@@ -1162,7 +1162,7 @@ class RecoveryLoop:
         engine: Deduplicator,
         client: Client,
         settings: ClientSettings,
-        chosen: Recovery,
+        policy: Recovery,
         *,
         callback_errors: CallbackErrors,
         starts: Starts,
@@ -1170,7 +1170,7 @@ class RecoveryLoop:
         commits: Commits,
     ) -> None:
         self._assigned = assigned
-        self._engine, self._client, self._settings, self._chosen = engine, client, settings, chosen
+        self._engine, self._client, self._settings, self._policy = engine, client, settings, policy
         self._callback_errors, self._starts, self._backoff, self._commits = (
             callback_errors,
             starts,
@@ -1233,7 +1233,7 @@ class RecoveryLoop:
                 ):
                     assigned.wait_until(time.monotonic() + LOOK_S, assigned.waits_for)
                     return
-                steps = recover(assigned, self._engine, self._client, self._settings, self._chosen)
+                steps = recover(assigned, self._engine, self._client, self._settings, self._policy)
                 assigned.begin_recovery(steps)
             else:
                 steps = assigned.recovery

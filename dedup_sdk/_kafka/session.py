@@ -88,7 +88,7 @@ class Session:
         engine: Deduplicator,
         client: Client,
         settings: ClientSettings,
-        chosen: Recovery,
+        policy: Recovery,
         callback_errors: CallbackErrors,
     ) -> None:
         self.engine = engine
@@ -106,8 +106,8 @@ class Session:
         """Whether the client is closing: it answers no requests any more, and nothing is committed."""
         self._client = client
         self._settings = settings
-        self._chosen = chosen
-        self._starts = Starts(client, settings.reset, chosen.set_back)
+        self._policy = policy
+        self._starts = Starts(client, settings.reset, policy.set_back)
         self._backoff = Backoff(client.requests, client.readers)
         self._window_check = WindowCheck(engine, client, settings)
         self._asked: dict[Coordinates, TopicPartition] = {}
@@ -118,7 +118,7 @@ class Session:
         """Partitions that became active, and whose windows are not checked yet."""
         self._topic_watch = TopicWatch(client)
         self.recoveries = RecoveryLoop(
-            self.assigned, engine, client, settings, chosen, callback_errors=callback_errors, starts=self._starts,
+            self.assigned, engine, client, settings, policy, callback_errors=callback_errors, starts=self._starts,
             backoff=self._backoff, commits=self.commits,
         )  # fmt: skip
         self.next_commit_at = time.monotonic() + settings.commit_interval_s
@@ -490,7 +490,7 @@ class Session:
 
     # --- client events -----------------------------------------------------------------------------------------------
 
-    def absorbs(self, event: Any) -> bool:
+    def handle_offset_reset(self, event: Any) -> bool:
         """Apply ``auto.offset.reset`` where the log does not have the requested offset.
 
         Return whether the event is handled; the application gets any other event.
@@ -528,7 +528,7 @@ class Session:
         due = [each for each in waiting if each.ask_at <= now and self._backoff.may_begin(each)]
         return [self.put_off.pop(each.coordinates) for each in due]
 
-    def doubt(
+    def recover_again(
         self, topic: str, partition: int, same_until: int | None = None, contradicted_at: int | None = None
     ) -> None:
         """Recover an active partition again: its log differs from the one in which its records were completed.
@@ -549,7 +549,7 @@ class Session:
         delivering = [each for each in self.assigned.values() if each.state is State.ACTIVE]
         changed = self._topic_watch.look(delivering)
         for assigned in changed:
-            self.doubt(assigned.topic, assigned.partition)
+            self.recover_again(assigned.topic, assigned.partition)
         return [assigned.coordinates for assigned in changed]
 
     def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
@@ -563,7 +563,7 @@ class Session:
             return False
         if same_until is None and known[1] <= self._client.log_end(assigned.topic, assigned.partition):
             return False
-        self.doubt(assigned.topic, assigned.partition, same_until)
+        self.recover_again(assigned.topic, assigned.partition, same_until)
         return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
@@ -578,7 +578,7 @@ class Session:
         held_up = {c for c, assigned in self.assigned.items() if not assigned.is_fetched}
         return [tp for tp in partitions if (tp.topic, tp.partition) not in held_up]
 
-    def gave(self, message: Any) -> bool:
+    def is_current(self, message: Any) -> bool:
         """Whether a message was delivered since the last assignment of its partition.
 
         A handler that outlived a rebalance, or its consumer, must not complete the record that is in flight now at the
@@ -667,7 +667,7 @@ class Session:
         flight, pauses = partition.flight, assigned.pauses
         if self._completed_by_user:
             note_uncompleted(assigned, flight, MOST_WAITING)
-        full = partition.writer.disk_full and self._chosen.on_full_disk == "pause"
+        full = partition.writer.disk_full and self._policy.on_full_disk == "pause"
         if full != (Pause.DISK in pauses):
             self._pause_while(assigned, Pause.DISK, full)
         waits_elsewhere = partition.stands_still

@@ -34,7 +34,7 @@ to exactly the marks that the store has. Layout, little-endian; the file ``filte
     magic     4 bytes  "DFI3"
     checksum  uint32   CRC-32 (zlib) of everything after it
     length    uint32   of the heading, at most 16 MiB
-    heading   JSON     {"content": SHA-256 of `State.content`, hex,
+    heading   JSON     {"content": SHA-256 of `StoreState.content`, hex,
                         "segments": [{"capacity": ..., "count": ..., "extents": [{...}]}]}
     tables    uint64s  of each segment: its table, ``table_blocks(capacity)`` words; then the tables of its extents,
                        each of ``extent_blocks(marks)`` words; then the ranks of their pages, a word each

@@ -147,7 +147,7 @@ _marks, _number = attrgetter("marks"), attrgetter("number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class StoreState:
     """The generations of a partition, oldest first; a folded one has a higher number than some younger ones.
 
     ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of
@@ -173,7 +173,7 @@ class State:
         """All of it that is about marks: a flush without any leaves it as it is. The image of the filters names it."""
         return json.dumps([self.top_offset, *map(asdict, self.generations)]).encode()
 
-    def changed(self, generation: Generation) -> State:
+    def changed(self, generation: Generation) -> StoreState:
         """Return it with ``generation`` in place of the one with its number, or as the newest."""
         if generation.number >= self.next_number:
             return replace(
@@ -182,7 +182,7 @@ class State:
         kept = tuple(generation if entry.number == generation.number else entry for entry in self.generations)
         return replace(self, generations=kept)
 
-    def folded(self, old: Generation, new: Generation) -> State:
+    def folded(self, old: Generation, new: Generation) -> StoreState:
         """Return it with ``new`` in place of ``old``."""
         kept = tuple(new if entry.number == old.number else entry for entry in self.generations)
         return replace(self, generations=kept, next_number=max(self.next_number, new.number + 1))
@@ -266,7 +266,7 @@ class RocksGenerations:
     """
 
     def __init__(
-        self, database: Rdict, folder: Path, state: State, memory: SharedMemory, names: list[str]
+        self, database: Rdict, folder: Path, state: StoreState, memory: SharedMemory, names: list[str]
     ) -> None:
         self.state = state
         self.incoming = folder / _INCOMING
@@ -481,11 +481,11 @@ class RocksGenerations:
         """Write the filter words of a generation that is not valid yet; return the size of their file."""
         return self.filters.write(generation.number, 0, [encode_words(words)])
 
-    def use_state(self, state: State) -> None:
+    def use_state(self, state: StoreState) -> None:
         """Use a state that was just written, with the same generations as before."""
         self.state = state
 
-    def activate_state(self, state: State) -> None:
+    def activate_state(self, state: StoreState) -> None:
         """Use a state that was just written: drop generations it does not name, and load filters of new ones."""
         known = {generation.number for generation in self.state.generations}
         self.state = state

@@ -24,7 +24,7 @@ from dedup_sdk._store.database import (
     scan_generations,
     translating,
 )
-from dedup_sdk._store.generations import State
+from dedup_sdk._store.generations import StoreState
 from dedup_sdk._store.identity import decode_identity, decode_window
 from dedup_sdk._store.pages import decode_step, digest_words
 from dedup_sdk._store.paths import checked_store_path
@@ -83,7 +83,7 @@ class ReadOnlyPartition:
                 raise StoreCorruptError(message)
             self.identity: Identity = decode_identity(identity, self._folder)[0]
             self.window: str = decode_window(identity, self._folder)
-            self._state = State.decode(self._database.get(STATE) or b"", f"store {self._folder}")
+            self._state = StoreState.decode(self._database.get(STATE) or b"", f"store {self._folder}")
             stored = self._database.get(PROGRESS)
             journal = self._database.get_column_family(JOURNAL)
             before = None if stored is None else decode_step(stored)[0]

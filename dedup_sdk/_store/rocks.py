@@ -74,7 +74,7 @@ from dedup_sdk._store.database import (
     unexpected_damage,
 )
 from dedup_sdk._store.filter_words import FilterWords, decode_words, merge_words
-from dedup_sdk._store.generations import Generation, RocksGenerations, State
+from dedup_sdk._store.generations import Generation, RocksGenerations, StoreState
 from dedup_sdk._store.identity import check_identity, check_numbered, decode_identity, encode_identity
 from dedup_sdk._store.manifest import (
     Manifest,
@@ -160,7 +160,7 @@ def load_state(
     write_options: WriteOptions,
     *,
     is_new: bool,
-) -> State:
+) -> StoreState:
     """Return the state of the database in ``folder``; initialise one that ``is_new`` with the identity.
 
     Raises `ForeignStoreError` where it has another identity, or no acceptance numbers for a window by
@@ -172,9 +172,9 @@ def load_state(
     if identity_bytes is None and state_bytes is None and is_new:
         batch = WriteBatch(raw_mode=True)
         batch.put(IDENTITY, own)
-        batch.put(STATE, State().encode())
+        batch.put(STATE, StoreState().encode())
         database.write(batch, write_options)
-        return State()
+        return StoreState()
     if identity_bytes is None or state_bytes is None:
         message = (
             f"{where} has lost its identity or its state; "
@@ -188,7 +188,7 @@ def load_state(
         current = encode_identity(identity, window, numbered=numbered)
         if current != identity_bytes:
             database.put(IDENTITY, current, write_options)
-    return State.decode(state_bytes, where)
+    return StoreState.decode(state_bytes, where)
 
 
 _MIN_ROOM_BYTES: Final = 2**20
@@ -249,7 +249,7 @@ def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreS
 
 def ingest_snapshot(
     snapshot: str, entry: PartitionManifest, generations: RocksGenerations, *, move: bool
-) -> Generator[None, None, State]:
+) -> Generator[None, None, StoreState]:
     """Copy and check the snapshot's files, ingest each layer into a new generation; return a state with only these.
 
     ``move``: files that were fetched from a URL were checked on the way, and are moved. Files in a folder
@@ -268,7 +268,7 @@ def ingest_snapshot(
     made: list[Generation] = []
     for files in entry.layers:
         made.append((yield from _ingest_layer(folder, files, generations, len(made))))
-    return State(
+    return StoreState(
         generations=tuple(made),
         next_number=generations.state.next_number + len(made),
         top_offset=entry.high - 1 if made else -1,
@@ -665,7 +665,7 @@ class RocksPartition:
         """See `PartitionStore.reset`."""
         generations = self._open_generations()
         with self._translating():
-            state = State(next_number=generations.state.next_number)
+            state = StoreState(next_number=generations.state.next_number)
             generations.activate_state(self._commit_state(state, progress))
             self._recent = 0
 
@@ -715,7 +715,7 @@ class RocksPartition:
             self._report_damage(better)
         return better
 
-    def _commit_state(self, state: State, progress: Progress, end: int | None = None) -> State:
+    def _commit_state(self, state: StoreState, progress: Progress, end: int | None = None) -> StoreState:
         """Write state and progress and drop the journal before step ``end``, in one write; return the state as written.
 
         ``end`` None: the whole journal.

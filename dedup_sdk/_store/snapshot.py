@@ -46,7 +46,7 @@ from dedup_sdk.errors import SnapshotError, StoreCorruptError, StoreError
 
 if TYPE_CHECKING:
     from dedup_sdk._store.rate_limit import RateLimit
-    from dedup_sdk._store.snapshot_source import Source
+    from dedup_sdk._store.snapshot_source import SnapshotSource
 
 SORTED_SUFFIX = ".sst"
 FILTER_SUFFIX = ".filter"
@@ -362,7 +362,7 @@ def read_snapshot(folder: str | Path, entry: PartitionManifest) -> Iterator[Mark
 
 
 def read_source(
-    source: Source, entry: PartitionManifest, *, temp_dir: Path | None = None
+    source: SnapshotSource, entry: PartitionManifest, *, temp_dir: Path | None = None
 ) -> Generator[Marks, None, None]:
     """Like `read_snapshot`, for a folder or URL; ``temp_dir``: a folder for copies [the temporary folder]."""
     return _read_layers(

@@ -21,7 +21,7 @@ from dedup_sdk._store.fingerprint import NO_FINGERPRINT, fingerprint, payload_wo
 from dedup_sdk._store.manifest import SortedFile
 from dedup_sdk._store.pages import PageReader, Uint64s, digest_words
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, read_sorted_file, read_source
-from dedup_sdk._store.snapshot_source import Source
+from dedup_sdk._store.snapshot_source import SnapshotSource
 from dedup_sdk.errors import SnapshotError, StoreCorruptError
 
 _HEX_DIGITS = 2 * DIGEST_BYTES
@@ -71,7 +71,7 @@ class CheckedFile:
     last_offset: int = -1
 
 
-def check_snapshot(source: Source, temp_dir: Path | None = None) -> Iterator[CheckedFile]:
+def check_snapshot(source: SnapshotSource, temp_dir: Path | None = None) -> Iterator[CheckedFile]:
     """Read every file of a snapshot completely, and yield the result of each, layer by layer.
 
     Checked are: size and SHA-256 of sorted file and filter words; order and number of digests; the smallest
@@ -133,7 +133,7 @@ class _Totals:
 
 
 def _check_file(
-    source: Source, partition: int, low: int, high: int, file: SortedFile, scratch: Path
+    source: SnapshotSource, partition: int, low: int, high: int, file: SortedFile, scratch: Path
 ) -> CheckedFile:
     name = f"{source.place}/{partition}/{file.name}"
     path = f"{name}{SORTED_SUFFIX}"
@@ -208,7 +208,9 @@ class Difference:
         return bool(self.only_left.count or self.only_right.count or self.left.count)
 
 
-def diff_snapshots(left: Source, right: Source, temp_dir: Path | None = None) -> Iterator[Difference]:
+def diff_snapshots(
+    left: SnapshotSource, right: SnapshotSource, temp_dir: Path | None = None
+) -> Iterator[Difference]:
     """Yield the differences of two snapshots, partition by partition, in pages.
 
     ``temp_dir``: a folder for temporary copies [the temporary folder]. Raises `SnapshotError` when they
@@ -231,7 +233,7 @@ def diff_snapshots(left: Source, right: Source, temp_dir: Path | None = None) ->
                 side.close()
 
 
-def _pages(source: Source, number: int, temp_dir: Path | None) -> PageReader:
+def _pages(source: SnapshotSource, number: int, temp_dir: Path | None) -> PageReader:
     entry = source.manifest.partition(number)
     return PageReader(iter(()) if entry is None else read_source(source, entry, temp_dir=temp_dir))
 

@@ -19,16 +19,16 @@ from dedup_sdk._store.manifest import MANIFEST_NAME, SortedFile, manifest_bytes,
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.paths import new_snapshot
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
-from dedup_sdk._store.snapshot_source import Source, Task, in_parallel, put_files, require_driver
+from dedup_sdk._store.snapshot_source import SnapshotSource, Task, in_parallel, put_files, require_driver
 from dedup_sdk.errors import SnapshotError
 
 
 def publish_snapshot(folder: str | Path, target: str) -> None:
     """Copy a snapshot's folder to a URL or another folder, where it appears when complete; see `copy_snapshot`."""
-    copy_snapshot(Source(place=str(folder), manifest=read_manifest(folder)), target)
+    copy_snapshot(SnapshotSource(place=str(folder), manifest=read_manifest(folder)), target)
 
 
-def copy_snapshot(source: Source, target: str) -> None:
+def copy_snapshot(source: SnapshotSource, target: str) -> None:
     """Copy a snapshot to a new folder or URL, several files at once; other files are not copied.
 
     Each file is sent on when it was read.
@@ -43,7 +43,7 @@ def copy_snapshot(source: Source, target: str) -> None:
         pass
 
 
-def copying_snapshot(source: Source, target: str) -> Iterator[None]:
+def copying_snapshot(source: SnapshotSource, target: str) -> Iterator[None]:
     """Like `copy_snapshot`, in steps of at most 20 ms."""
     if is_url(target):
         require_driver(target)
@@ -51,13 +51,13 @@ def copying_snapshot(source: Source, target: str) -> Iterator[None]:
     return _to_folder(source, Path(target))
 
 
-def _to_folder(source: Source, target: Path) -> Iterator[None]:
+def _to_folder(source: SnapshotSource, target: Path) -> Iterator[None]:
     with new_snapshot(target) as folder:
         yield from put_files(source.copy, source.manifest.partitions, folder)
         write_manifest(folder, source.manifest)
 
 
-def _to_url(source: Source, url: str) -> Iterator[None]:
+def _to_url(source: SnapshotSource, url: str) -> Iterator[None]:
     target = UrlTarget(url)
     try:
         yield from target.upload(source)
@@ -90,7 +90,7 @@ class UrlTarget:
             )
         self._folder.mark(self._run)
 
-    def upload(self, source: Source) -> Iterator[None]:
+    def upload(self, source: SnapshotSource) -> Iterator[None]:
         """Upload a snapshot's files, without its manifest, several at once and each checked, in steps of at most 20 ms.
 
         Their names are unique to this attempt.
@@ -116,7 +116,7 @@ class UrlTarget:
     def _name(self, number: int) -> str:
         return f"{number:04}-{self._run}"
 
-    def finish(self, source: Source) -> None:
+    def finish(self, source: SnapshotSource) -> None:
         """Write the manifest, which makes it a snapshot.
 
         Raises:

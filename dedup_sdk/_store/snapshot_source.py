@@ -295,7 +295,7 @@ SnapshotLocations = str | Path | Iterable[str | Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SnapshotSource:
     """A snapshot that was found; ``place`` names it in messages, and its files are read no faster than ``limit``."""
 
     place: str
@@ -373,24 +373,24 @@ def _refuse_unusable(path: str | Path) -> None:
         raise ConfigurationError(f"snapshot={shown(path)} {why}; give the folder that the backfill wrote")
 
 
-def find_snapshots(places: Iterable[str]) -> tuple[list[Source], list[str]]:
+def find_snapshots(places: Iterable[str]) -> tuple[list[SnapshotSource], list[str]]:
     """Return the snapshots at some locations, and one line for each location or snapshot that cannot be read.
 
     Raises `SnapshotError` where none can be read.
     """
-    found: list[Source] = []
+    found: list[SnapshotSource] = []
     errors: list[SnapshotError] = []
     for place in places:
         try:
             if is_url(place):
                 found += [
-                    Source(place=each.place, manifest=each.manifest, remote=each)
+                    SnapshotSource(place=each.place, manifest=each.manifest, remote=each)
                     for each in find_remote(place)
                 ]
                 continue
             for folder in _folders(Path(place)):
                 try:
-                    found.append(Source(place=str(folder), manifest=read_manifest(folder)))
+                    found.append(SnapshotSource(place=str(folder), manifest=read_manifest(folder)))
                 except SnapshotError as error:
                     errors.append(error)
         except SnapshotError as error:
@@ -444,7 +444,7 @@ def scratch(sibling: Path | None) -> Generator[Path, None, None]:
 
 
 def fetched(
-    source: Source, entries: tuple[PartitionManifest, ...], folder: Path
+    source: SnapshotSource, entries: tuple[PartitionManifest, ...], folder: Path
 ) -> Generator[None, None, str]:
     """Return a snapshot's folder on this disk; these partitions of a remote one are fetched to ``folder``, in steps."""
     if source.remote is None:
@@ -478,14 +478,14 @@ REPORT_NAMES = ("report.json", "findings.json")
 """Files that a backfill writes beside those of a snapshot."""
 
 
-def newest_first(found: Iterable[Source]) -> list[Source]:
+def newest_first(found: Iterable[SnapshotSource]) -> list[SnapshotSource]:
     """Return snapshots by creation time, the newest first; of the same moment by name."""
     return sorted(found, key=lambda each: (-each.manifest.created_ms, each.place))
 
 
 def snapshots_of_one_group(
-    found: Sequence[Source], topic: str | None = None, group: str | None = None
-) -> list[Source]:
+    found: Sequence[SnapshotSource], topic: str | None = None, group: str | None = None
+) -> list[SnapshotSource]:
     """Return the snapshots of this topic and group, the newest first; ``group`` "" selects those made without a group.
 
     Raises `SnapshotError` when there is none, or they are of several topics, groups or clusters.
@@ -513,7 +513,9 @@ def snapshots_of_one_group(
     return kept
 
 
-def removable_snapshots(family: Sequence[Source], keep: int, before_ms: int | None = None) -> list[Source]:
+def removable_snapshots(
+    family: Sequence[SnapshotSource], keep: int, before_ms: int | None = None
+) -> list[SnapshotSource]:
     """Return the snapshots except the ``keep`` newest (at least one); with a time, only those made before it."""
     if keep < 1:
         raise SnapshotError(f"keep={keep} would leave no snapshot; keep at least 1")
@@ -521,7 +523,7 @@ def removable_snapshots(family: Sequence[Source], keep: int, before_ms: int | No
     return [each for each in beyond if before_ms is None or each.manifest.created_ms < before_ms]
 
 
-def remove_snapshot(source: Source) -> list[str]:
+def remove_snapshot(source: SnapshotSource) -> list[str]:
     """Remove the files that a manifest lists, the manifest first, so that an interrupted removal leaves no snapshot.
 
     Returns the names of other files in its folder, which stay. Raises `SnapshotError` when something cannot

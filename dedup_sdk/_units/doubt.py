@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from dedup_sdk._core.reach import Reach
+from dedup_sdk._core.reach import KnownRange
 from dedup_sdk._units.whole import CompleteUnit
 
 
@@ -31,7 +31,7 @@ class Doubt:
     rejected or not, so that a fold of that range could remember IDs that nobody has handled.
     """
 
-    def __init__(self, reach: Reach, *, all_or_nothing: bool) -> None:
+    def __init__(self, reach: KnownRange, *, all_or_nothing: bool) -> None:
         self.all_or_nothing = all_or_nothing
         self.exact_from = 0
         self._reach = reach

@@ -25,10 +25,10 @@ from dedup_sdk._core.flight import (
     DUPLICATE,
     ENDED,
     FRESH,
-    INDIVIDUAL,
+    HELD,
     KINDS,
     OFFERED,
-    PARKED,
+    SINGLE,
     UNKEYED,
     UNVERIFIED,
     Chunk,
@@ -38,7 +38,7 @@ from dedup_sdk._core.flight import (
 )
 from dedup_sdk._core.lookup import Asked, LookupMemory
 from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
-from dedup_sdk._core.reach import NOTHING_KNOWN, Reach
+from dedup_sdk._core.reach import NOTHING_KNOWN, KnownRange
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide
 from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Find, Found, Int64s, Marks, Progress, join_marks
@@ -120,7 +120,7 @@ class UnitMemory:
         return self.lookup.flight
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> KnownRange:
         """See `Memory`."""
         return self.lookup.reach
 
@@ -319,7 +319,7 @@ class UnitMemory:
         for place in due:
             if place.chunk is not chunk:
                 self._due.append(place)
-            elif chunk.states[place.row] == INDIVIDUAL:
+            elif chunk.states[place.row] == SINGLE:
                 chunk.offer_with_chunk(place.row)
         self.flight.drop_settled(chunk)
 
@@ -491,7 +491,7 @@ class UnitMemory:
         for place in places:
             if place.chunk is not self._admitting:
                 self.flight.settle([place])
-                if place.chunk.states[place.row] == INDIVIDUAL:
+                if place.chunk.states[place.row] == SINGLE:
                     self._promoted.append(place)
 
     def _finish_unit(self, unit: CompleteUnit) -> list[bytes]:
@@ -555,7 +555,7 @@ class UnitMemory:
         """Whether a record below ``end`` waits: for its unit, for others of it, or for one of its ID."""
         for chunk in self.flight.chunks:
             below = bisect_left(chunk.offsets, end)
-            if any(state in (PARKED, ENDED) for state in chunk.states[:below]):
+            if any(state in (HELD, ENDED) for state in chunk.states[:below]):
                 return True
             if below < len(chunk.offsets):
                 break
@@ -570,7 +570,7 @@ class UnitMemory:
             return self._conclude(chunk, self.lookup.end(chunk, rows))
         ended: list[bytes | None] = []
         for row in range(len(chunk.states)) if rows is None else rows:
-            if chunk.states[row] != OFFERED and (rows is None or chunk.states[row] != INDIVIDUAL):
+            if chunk.states[row] != OFFERED and (rows is None or chunk.states[row] != SINGLE):
                 continue
             unit = units.get(row)
             if unit is None:
@@ -634,7 +634,7 @@ class UnitMemory:
         self.flight.drop_first_waiter(digest)
         place = RecordRef(chunk, row)
         self.flight.settle([place])
-        if chunk.states[row] == INDIVIDUAL:
+        if chunk.states[row] == SINGLE:
             self._promoted.append(place)
         else:
             self.flight.note_dirty(chunk)

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dedup_sdk._core.flight import DUPLICATE, UNVERIFIED, Chunk, RecordRef, digest_of
-from dedup_sdk._engine.gates import Unseen
+from dedup_sdk._engine.gates import TakeBack
 from dedup_sdk._marks import Marks, cut_digests
 from dedup_sdk._observe import Counters
 from dedup_sdk._window import Window
@@ -121,7 +121,7 @@ class ClaimGatekeeper:
                 gate.count_claimed()
             _complete_duplicates(duplicates)
 
-    def keep(self, unseen: Unseen) -> None:
+    def keep(self, take_back: TakeBack) -> None:
         """Renew leases if due. Queued messages whose claims may be lost are held back and claimed again.
 
         A process that was stopped learns of it last, so a lease that is over by this process's own clock
@@ -131,7 +131,7 @@ class ClaimGatekeeper:
         with self.leases.lock:
             self.leases.note_alive()
             if not self.is_sure:
-                self._reclaim_queued(unseen)
+                self._reclaim_queued(take_back)
 
     def retry(self, partitions: Sequence[Partition]) -> None:
         """Send pending completions, and claim waiting records again. Records that may be delivered now are queued."""
@@ -327,7 +327,7 @@ class ClaimGatekeeper:
             self._hold_for_reclaim(gate, [place])
             return False
 
-    def _reclaim_queued(self, unseen: Unseen) -> None:
+    def _reclaim_queued(self, take_back: TakeBack) -> None:
         """Hold back queued messages whose lease may be over, and claim them again.
 
         Where order is kept, this includes the messages behind them.
@@ -343,12 +343,12 @@ class ClaimGatekeeper:
                 and (unsure or gate.owned[digest].lost)
             )
 
-        taken = unseen(is_doubtful)
+        taken = take_back(is_doubtful)
         if self.in_order and taken:
             first: dict[Partition, int] = {}
             for partition, place in taken:
                 first[partition] = min(place.offset, first.get(partition, place.offset))
-            taken += unseen(
+            taken += take_back(
                 lambda partition, place: (
                     partition in first
                     and place.offset > first[partition]

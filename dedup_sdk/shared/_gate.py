@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, PARKED, Chunk, RecordRef
+from dedup_sdk._core.flight import HELD, OFFERED, SINGLE, Chunk, RecordRef
 from dedup_sdk._engine.gates import Gate
 from dedup_sdk._marks import Marks
 from dedup_sdk._metrics import Hindrance
@@ -68,7 +68,7 @@ class WaitingRecord:
     @property
     def is_held_back(self) -> bool:
         """Whether the record is held back from the application."""
-        return self.chunk.states[self.row] == PARKED
+        return self.chunk.states[self.row] == HELD
 
     def set_key(self, key: bytes) -> None:
         """Set its key in the shared store."""
@@ -184,7 +184,7 @@ class ClaimGate(Gate):
     def waiting_record(self, place: RecordRef) -> WaitingRecord:
         """Return a record as one that may have to wait."""
         chunk, row = place
-        return WaitingRecord(self, chunk, row, chunk.kinds[row], chunk.reasons.get(row))
+        return WaitingRecord(self, chunk, row, chunk.verdicts[row], chunk.reasons.get(row))
 
     def drop_decided(self) -> None:
         """Remove records from `waiting` that wait no more."""
@@ -202,7 +202,7 @@ class ClaimGate(Gate):
 
     def settle(self, place: RecordRef) -> None:
         """Count a record that waited and now has its verdict; queue it if it is to be delivered."""
-        self.partition.settle(place, due=place.chunk.states[place.row] == INDIVIDUAL)
+        self.partition.settle(place, due=place.chunk.states[place.row] == SINGLE)
 
     def has_claimed(self, digest: bytes) -> bool:
         """Whether this consumer claimed an ID, even if the claim is lost by now."""

@@ -24,7 +24,7 @@ from dedup_sdk._cli.shared_servers import OpenServer
 from dedup_sdk._cli.snapshot_load import BATCH_IDS, LOADS, STEPS, Place, left_ms, load_marks, patiently
 from dedup_sdk._marks import Marks
 from dedup_sdk._store.manifest import read_manifest, write_manifest
-from dedup_sdk._store.snapshot_source import Source
+from dedup_sdk._store.snapshot_source import SnapshotSource
 from dedup_sdk.orders import integer
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore, SharedStoreError
 from dedup_sdk.shared._scope import scoped_ids
@@ -372,7 +372,7 @@ def test_a_server_that_is_started_anew_each_time_ends_it(
     monkeypatch.setattr(snapshot_load, "load_files", load)
     said: list[str] = []
     store: Any = Store()
-    source = Source(place=snapshot, manifest=read_manifest(Path(snapshot)))
+    source = SnapshotSource(place=snapshot, manifest=read_manifest(Path(snapshot)))
     with pytest.raises(SharedStoreError, match=f"was started anew whenever it was loaded, {LOADS} times"):
         snapshot_load.load_snapshot(
             source,

@@ -333,7 +333,7 @@ class DesignHost:
             return Outcome.DUPLICATE
         if ident in self._in_flight.values():
             self._parked.setdefault(ident, []).append(offset)
-            return Outcome.PARKED
+            return Outcome.HELD
         outcome = self._judge(offset)
         if self._rules.mark_before_completion and outcome is not Outcome.DUPLICATE:
             disk.marks[ident] = (offset, row.timestamp_ms)

@@ -30,7 +30,7 @@ _OUTCOMES = {
     VerdictKind.UNVERIFIED: Outcome.DOUBTFUL,
     VerdictKind.DUPLICATE: Outcome.DUPLICATE,
     VerdictKind.REDELIVERED: Outcome.REDELIVERED,
-    VerdictKind.PARKED: Outcome.PARKED,
+    VerdictKind.HELD: Outcome.HELD,
 }
 _SLICE = 7
 

@@ -34,7 +34,7 @@ class Outcome(Enum):
     DOUBTFUL = "delivered, and marked as in doubt"
     DUPLICATE = "a duplicate"
     REDELIVERED = "completed before"
-    PARKED = "waits for its twin"
+    HELD = "waits for its twin"
     ANOTHER_LOG = (
         "what was completed there was another record: the host reads again from its watermark, nothing is "
         "in flight"

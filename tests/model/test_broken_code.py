@@ -11,7 +11,7 @@ import pytest
 
 from dedup_sdk import _decision as decision
 from dedup_sdk._core import lookup
-from dedup_sdk._core.flight import INDIVIDUAL, KINDS, PARKED, Chunk, Flight, RecordRef, digest_of
+from dedup_sdk._core.flight import HELD, KINDS, SINGLE, Chunk, Flight, RecordRef, digest_of
 from dedup_sdk._core.lookup import LookupMemory, Waiting
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._core.recent import Existing, RecentMarks
@@ -118,9 +118,9 @@ def promote_a_twin(patch: pytest.MonkeyPatch) -> None:
             return release(self, offsets)
         twin, row, _ = self.flight.waiting[digest].popleft()
         self.flight.waiting[digest].append(Waiting(chunk, index, None))
-        chunk.states[index] = PARKED
-        twin.states[row] = INDIVIDUAL
-        twin.kinds[row] = KINDS.index(VerdictKind.FRESH)
+        chunk.states[index] = HELD
+        twin.states[row] = SINGLE
+        twin.verdicts[row] = KINDS.index(VerdictKind.FRESH)
         _recent(self).put(digest, twin.offsets[row], int(twin.timestamps[row]))
         return [RecordRef(twin, row)]
 
@@ -228,9 +228,9 @@ def leave_no_mark_of_what_is_told(patch: pytest.MonkeyPatch) -> None:
     hide = Partition._hide_reported
 
     def forgetful(self: Partition, chunk: Chunk, rows: list[int]) -> None:
-        before = dict(enumerate(chunk.kinds))
+        before = dict(enumerate(chunk.verdicts))
         hide(self, chunk, rows)
-        for row, kind in enumerate(chunk.kinds):
+        for row, kind in enumerate(chunk.verdicts):
             digest = chunk.digests[row]
             if kind != before[row] and digest is not None:
                 chunk.unmarked.add(row)

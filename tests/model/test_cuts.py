@@ -152,7 +152,7 @@ def test_a_log_that_is_short_while_a_partition_recovers_and_grows_then(group: Gr
     member = group.member(group.disk)
     member.take(0)
     out_of_range: Any = OutOfRange(0, "Offset out of range")
-    assert member.session.absorbs(out_of_range)
+    assert member.session.handle_offset_reset(out_of_range)
     group.write(80)
     group.handle(member)
     assert group.missed() == []

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk._core.flight import OFFERED, PARKED, Flight
+from dedup_sdk._core.flight import HELD, OFFERED, Flight
 from dedup_sdk._core.lookup import LookupMemory
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._marks import NONE_FOUND, Found, Progress
@@ -58,7 +58,7 @@ def test_a_transaction_commits_what_it_completes(
         for index, (chunk, row) in enumerate(rows)
         if index in named and chunk.states[row] == OFFERED
     ]
-    waited = {chunk.offsets[row] for chunk, row in rows if chunk.states[row] == PARKED}
+    waited = {chunk.offsets[row] for chunk, row in rows if chunk.states[row] == HELD}
     before = offsets_of(state.flight, state.flight.high, state.flight.completed_above(state.flight.high))
 
     high, above = state.flight.as_if_completed([chunk.offsets[row] for chunk, row in ended])

@@ -75,7 +75,7 @@ class Living:
         for record, told in zip(records, self.engine.admit(records), strict=True):
             if told.kind is VerdictKind.REDELIVERED:
                 assert record.offset in self.ended, f"{record} was never handled"
-            elif told.kind is not VerdictKind.PARKED:
+            elif told.kind is not VerdictKind.HELD:
                 # Records handled above a gap are handled again.
                 self.ended.pop(record.offset, None)
                 self.note(record, told)

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given, settings
 
-from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, RecordRef
+from dedup_sdk._core.flight import OFFERED, SINGLE, RecordRef
 from dedup_sdk._core.last import open_last
 from dedup_sdk._core.last_rule import LastRule
 from dedup_sdk._core.seen import Candidate, IdStatus
@@ -92,7 +92,7 @@ class Driven:
     def note(self, place: RecordRef) -> None:
         """Keep the verdict on a record, if it is final."""
         told = place.chunk.verdict(place.row)
-        if told.kind is VerdictKind.PARKED:
+        if told.kind is VerdictKind.HELD:
             return
         self.told[place.offset] = (told.kind, told.reason)
         if told.kind is VerdictKind.DUPLICATE:
@@ -107,7 +107,7 @@ class Driven:
     def open(self) -> list[RecordRef]:
         """Return the records that the application has."""
         places = [self.state.flight.place(sent.offset) for sent in self.log]
-        return [place for place in places if place and place.chunk.states[place.row] in (OFFERED, INDIVIDUAL)]
+        return [place for place in places if place and place.chunk.states[place.row] in (OFFERED, SINGLE)]
 
     def complete(self, place: RecordRef) -> None:
         """Handle one."""

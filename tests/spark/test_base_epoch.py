@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
-from dedup_sdk._store.snapshot_source import Source
+from dedup_sdk._store.snapshot_source import SnapshotSource
 from dedup_sdk._window import Window
 from dedup_sdk.testing import MockKafka
 from spark_backfill.base import Base
@@ -65,7 +65,7 @@ def resolve(kafka: MockKafka, **given: Any) -> History:
             created_ms=1,
             partitions=(PartitionManifest(**{**usual, **given}),),
         )
-        base = Base(Source(place="base", manifest=manifest))
+        base = Base(SnapshotSource(place="base", manifest=manifest))
         return resolve_history(
             log, DAY, None, assume_processed=False, now_ms=10**13, rule="0" * 16, base=base
         )

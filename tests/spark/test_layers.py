@@ -12,7 +12,7 @@ from dedup_sdk._store.manifest import Manifest, PartitionManifest, read_manifest
 from spark_backfill.errors import BackfillError
 from spark_backfill.layers import MOST_LAYERS, most_layers, on_layers
 from spark_backfill.offset_range import BasePart, OffsetRange
-from spark_backfill.publish import Existing, Output
+from spark_backfill.publish import IfExists, Output
 from spark_backfill.snapshot import kept_entries
 from tests.support.marks import random_marks, write_snapshot
 
@@ -86,7 +86,7 @@ def test_a_base_is_read_where_its_files_cannot_stay(tmp_path: Path) -> None:
 def published(folder: Path, change: Any) -> None:
     """Add nothing to a snapshot, which is changed meanwhile."""
     manifest = read_manifest(folder)
-    with Output(str(folder), Existing.REPLACED) as output:
+    with Output(str(folder), IfExists.REPLACED) as output:
         change()
         output.publish(replace(manifest, created_ms=1), {})
 
@@ -112,9 +112,9 @@ def test_files_whose_manifest_is_gone_are_not_swept_by_a_run_that_adds(tmp_path:
     (tmp_path / "3").mkdir(parents=True)
     (tmp_path / file).touch()
     with pytest.raises(BackfillError, match=rf"holds {file} and other files, but no manifest\.json"):
-        Output(str(tmp_path), Existing.ADDED_TO)
+        Output(str(tmp_path), IfExists.ADDED_TO)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [file[2:]]
-    with Output(str(tmp_path), Existing.REPLACED):
+    with Output(str(tmp_path), IfExists.REPLACED):
         assert not (tmp_path / file).exists()
 
 

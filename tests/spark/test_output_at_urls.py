@@ -18,7 +18,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.on_spark import on_spark
 from spark_backfill.options import Options, parse_options
-from spark_backfill.publish import Existing, Output, Target
+from spark_backfill.publish import IfExists, Output, Target
 from tests.support.archives import write_parquet
 
 if TYPE_CHECKING:
@@ -112,4 +112,4 @@ def test_an_empty_manifest_is_no_snapshot(bucket: s3fs.S3FileSystem) -> None:
     """A server refuses to give a range of an empty object; the run says the same as of a folder."""
     bucket.pipe_file("snapshots/orders/manifest.json", b"")
     with pytest.raises(BackfillError, match="files that are no snapshot"):
-        Output("s3://snapshots/orders", Existing.REPLACED)
+        Output("s3://snapshots/orders", IfExists.REPLACED)

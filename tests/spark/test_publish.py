@@ -36,7 +36,7 @@ from spark_backfill import publish
 from spark_backfill.ending import EndedError, ended_by, ending_in_order
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings.findings import Findings
-from spark_backfill.publish import Existing, Output, Target
+from spark_backfill.publish import IfExists, Output, Target
 from spark_backfill.report_page.document import FORMAT, read_document
 from spark_backfill.slot_writer import write_marks
 from tests.support.marks import random_marks
@@ -67,8 +67,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             filesystem.rm("/deep", recursive=True)
 
 
-def _existing(*, overwrite: bool) -> Existing:
-    return Existing.REPLACED if overwrite else Existing.REFUSED
+def _existing(*, overwrite: bool) -> IfExists:
+    return IfExists.REPLACED if overwrite else IfExists.REFUSED
 
 
 def published(place: str, seed: int, *, overwrite: bool = False) -> str:
@@ -205,12 +205,12 @@ def test_a_foreign_folder_is_refused(place: str, tmp_path: Path) -> None:
     filesystem.makedirs(path, exist_ok=True)
     filesystem.pipe_file(f"{path}/thesis.txt", b"years of work")
     with pytest.raises(BackfillError, match="files that are no snapshot"):
-        Output(place, Existing.REPLACED)
+        Output(place, IfExists.REPLACED)
     assert written(place) == ["thesis.txt"]
     (tmp_path / "file").touch()
     for below in ("file", "file/below"):
         with pytest.raises(SnapshotError, match=r"file.* cannot be read: Not a directory"):
-            Output(str(tmp_path / below), Existing.REPLACED)
+            Output(str(tmp_path / below), IfExists.REPLACED)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"name": "a web app"}', "[" * 100_000, '{"partitions": 7}', ""])
@@ -218,7 +218,7 @@ def test_a_manifest_of_something_else_stays(tmp_path: Path, text: str) -> None:
     """It is not replaced, and the run ends before anything is read."""
     (tmp_path / MANIFEST_NAME).write_text(text)
     with pytest.raises(BackfillError, match="files that are no snapshot"):
-        Output(str(tmp_path), Existing.REPLACED)
+        Output(str(tmp_path), IfExists.REPLACED)
     assert (tmp_path / MANIFEST_NAME).read_text() == text
 
 
@@ -229,7 +229,7 @@ def test_a_manifest_without_an_end_is_none(tmp_path: Path) -> None:
     (tmp_path / MANIFEST_NAME).unlink()
     (tmp_path / MANIFEST_NAME).symlink_to("/dev/zero")
     with pytest.raises(SnapshotError, match="is larger than 536870912 bytes"):
-        Output(str(tmp_path), Existing.REPLACED)
+        Output(str(tmp_path), IfExists.REPLACED)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_folders_of_numbers_and_dots_may_be_foreign_too(place: str, name: str) -
     filesystem.makedirs(f"{path}/{name.rpartition('/')[0]}", exist_ok=True)
     filesystem.pipe_file(f"{path}/{name}", b"mine")
     with pytest.raises(BackfillError, match="files that are no snapshot"):
-        Output(place, Existing.REPLACED)
+        Output(place, IfExists.REPLACED)
     assert written(place) == [name]
 
 
@@ -257,7 +257,7 @@ def test_what_killed_copies_and_manifests_leave_is_swept(place: str, tmp_path: P
     published(place, 2)
     assert len(written(place)) == 2 * 6
     filesystem.rm_file(f"{path}/{marker}")
-    with Output(place, Existing.REPLACED):
+    with Output(place, IfExists.REPLACED):
         assert whole(place, marked=1) == fingerprint_of(2)
 
 
@@ -290,7 +290,7 @@ def test_readers_know_only_what_the_manifest_lists(place: str, tmp_path: Path) -
 
 def test_files_of_a_killed_run_go_after_two_weeks(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, it may still be at work; a run that took as long does not publish."""
-    left, slow = Output(place), Output(place, Existing.REPLACED)
+    left, slow = Output(place), Output(place, IfExists.REPLACED)
     put_marks(left.target, 1)
     manifest = manifest_of(put_marks(slow.target, 5))
     published(place, 2)
@@ -299,7 +299,7 @@ def test_files_of_a_killed_run_go_after_two_weeks(place: str, monkeypatch: pytes
     published(place, 3, overwrite=True)
     assert len([name for name in written(place) if left.target.run in name]) == 5
     monkeypatch.setattr("time.time", lambda: now + 15 * _DAY_S)
-    with Output(place, Existing.REPLACED):
+    with Output(place, IfExists.REPLACED):
         assert whole(place, marked=1) == fingerprint_of(3)
     with pytest.raises(BackfillError, match="is gone"), slow:
         slow.publish(manifest, REPORT)
@@ -374,7 +374,7 @@ def test_readers_of_a_replaced_snapshot_may_end(place: str) -> None:
     ((older,), _) = find_snapshots([place])
     published(place, 2, overwrite=True)
     assert not any(checked.problems for checked in check_snapshot(older))
-    with Output(place, Existing.REPLACED):
+    with Output(place, IfExists.REPLACED):
         assert whole(place, marked=1) == fingerprint_of(2)
 
 
@@ -395,7 +395,7 @@ def test_a_snapshot_that_comes_between_look_and_write_stays(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest is written only where there is none, by one request."""
-    with Output(place, Existing.REPLACED) as first:
+    with Output(place, IfExists.REPLACED) as first:
         one = manifest_of(put_marks(first.target, 1))
         create = OutputFolder.create_manifest
 
@@ -426,7 +426,7 @@ def test_runs_that_race_leave_one_whole_snapshot(place: str, *, overwrite: bool)
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(run, range(4))) >= 1
-    with Output(place, Existing.REPLACED):
+    with Output(place, IfExists.REPLACED):
         whole(place, marked=1)
 
 
@@ -506,9 +506,9 @@ class _Dying:
 KILLED = """
 import os, signal, sys
 from dedup_sdk._store.output_folder import OutputFolder
-from spark_backfill.publish import Existing, Output
+from spark_backfill.publish import IfExists, Output
 from tests.support.outputs import manifest_of, put_marks
-output = Output(sys.argv[1], Existing.REPLACED)
+output = Output(sys.argv[1], IfExists.REPLACED)
 manifest = manifest_of(put_marks(output.target, 2))
 if sys.argv[2] == "after":
     OutputFolder.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -541,7 +541,7 @@ def test_an_overwrite_that_fails_half_way_keeps_the_older(
     def failing(folder: OutputFolder, *_: Any) -> NoReturn:
         raise SnapshotError(f"{folder.place} cannot be written")
 
-    with Output(place, Existing.REPLACED) as output:
+    with Output(place, IfExists.REPLACED) as output:
         manifest = manifest_of(put_marks(output.target, 2))
         with monkeypatch.context() as patched:
             patched.setattr(OutputFolder, "replace_manifest", failing)
@@ -706,7 +706,7 @@ def test_a_store_that_cannot_replace_at_once_refuses(tmp_path: Path, monkeypatch
     monkeypatch.setattr(OutputFolder, "replaces", property(lambda _: False))
     published(str(tmp_path / "snapshot"), 1, overwrite=True)
     with pytest.raises(BackfillError, match="which this file system cannot replace at once"):
-        Output(str(tmp_path / "snapshot"), Existing.REPLACED)
+        Output(str(tmp_path / "snapshot"), IfExists.REPLACED)
 
 
 class Arrowed(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no types
@@ -730,7 +730,7 @@ def test_the_driver_of_hdfs(tmp_path: Path) -> None:
         with pytest.raises(BackfillError, match="holds a snapshot"):
             first.publish(one, REPORT)
     with pytest.raises(BackfillError, match="which this file system cannot replace at once"):
-        Output(place, Existing.REPLACED)
+        Output(place, IfExists.REPLACED)
     assert whole(place) == older
 
 
@@ -741,7 +741,7 @@ def test_names_that_look_like_patterns(bucket: s3fs.S3FileSystem) -> None:
         published(f"s3://snapshots/a{name}/snapshot", 1)
     fail_half_way("s3://snapshots/a[1]/snapshot", 3, overwrite=True)
     published("s3://snapshots/a*/snapshot", 2, overwrite=True)
-    with Output("s3://snapshots/a*/snapshot", Existing.REPLACED):
+    with Output("s3://snapshots/a*/snapshot", IfExists.REPLACED):
         assert bucket.exists("snapshots/a1/snapshot/manifest.json")
     assert [whole(f"s3://snapshots/a{name}/snapshot") for name in ("1", "[1]", "*")] == [
         fingerprint_of(1), fingerprint_of(1), fingerprint_of(2),

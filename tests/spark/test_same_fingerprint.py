@@ -18,7 +18,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.in_process import InProcess
 from spark_backfill.on_spark import OnSpark, on_spark
 from spark_backfill.options import parse_options
-from spark_backfill.publish import Existing, Output
+from spark_backfill.publish import IfExists, Output
 from tests.support.dying_tasks import ENDS, DyingTask, ends_in
 from tests.support.held_submission import HeldJob
 from tests.support.odd_topic import PARTITIONS, OddTopic
@@ -159,7 +159,7 @@ def test_a_killed_driver_that_is_started_again(
     assert unlisted(place) == left
     (sign,) = place.glob(".run-*")
     sign.unlink()
-    with Output(str(place), Existing.REPLACED) as output:
+    with Output(str(place), IfExists.REPLACED) as output:
         assert unlisted(place) == {f".run-{output.target.run}"}
     assert checked(place) == newer
 

@@ -101,7 +101,7 @@ class Machine:
                 if assigned.engine_partition.flight.position <= len(self.cluster.log):
                     return assigned.engine_partition
                 # The client's answer for an offset beyond the end of the log.
-                assert self.session.absorbs(OutOfRange())
+                assert self.session.handle_offset_reset(OutOfRange())
         raise AssertionError("it does not come up to date")
 
     def handle_all(self) -> list[tuple[int, VerdictKind]]:
@@ -118,7 +118,7 @@ class Machine:
             timestamps = self.cluster.timestamps(start, end)
             other = held.another_log(offsets, timestamps, ids, lambda: [None] * len(offsets))
             if other is not None:
-                self.session.doubt(TOPIC, 0, contradicted_at=other.first_offset)
+                self.session.recover_again(TOPIC, 0, contradicted_at=other.first_offset)
                 return self.handle_all()
             chunks: list[Any] = held.admit(offsets, timestamps, ids, offsets, discard_unkeyed=False)
             for chunk in chunks:

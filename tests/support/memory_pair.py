@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
+from dedup_sdk._core.flight import OFFERED, SINGLE, Chunk, RecordRef
 from dedup_sdk._core.last import LastMemory, open_last
 from dedup_sdk._core.last_judge import LastJudge
-from dedup_sdk._core.memory import Step
+from dedup_sdk._core.memory import JournalStep
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, SourceKeys
 from dedup_sdk._core.sources import Sources
 from dedup_sdk._core.state import PartitionState
@@ -70,7 +70,7 @@ class Pair:
         self.by_source = by_source
         self.rule = rule
         self.shows_duplicates = shows_duplicates
-        self.steps: list[list[Step]] = [[], []]
+        self.steps: list[list[JournalStep]] = [[], []]
         self.stored: list[dict[bytes, tuple[int, int, bytes]]] = [{}, {}]
         self.begin([Progress(low=0, high=0, since_ms=since_ms)] * 2, [NO_MARKS] * 2)
 
@@ -131,7 +131,7 @@ class Pair:
             chunk.offsets[row]
             for chunk in self.states[0].flight.chunks
             for row, state in enumerate(chunk.states)
-            if state in (OFFERED, INDIVIDUAL)
+            if state in (OFFERED, SINGLE)
         ]
 
     def plainly(self, offset: int) -> bool:
@@ -173,7 +173,7 @@ class Pair:
         assert rows_of(taken[0]) == rows_of(taken[1])
         for stored, marks in zip(self.stored, taken, strict=True):
             stored.update((digest, row) for digest, *row in rows_of(marks))  # type: ignore[misc]
-        self.steps = [[Step(state.progress, NO_MARKS)] for state in self.states]
+        self.steps = [[JournalStep(state.progress, NO_MARKS)] for state in self.states]
 
     def crash(self) -> int:
         """Open both again with the durable marks; return from where records come again."""
@@ -189,7 +189,7 @@ class Pair:
 
 def told_of(chunk: Chunk) -> tuple[Any, ...]:
     """Return everything that was said of a chunk's records."""
-    return bytes(chunk.kinds), bytes(chunk.states), chunk.open, chunk.reasons, chunk.seen, chunk.attempts
+    return bytes(chunk.verdicts), bytes(chunk.states), chunk.open, chunk.reasons, chunk.seen, chunk.attempts
 
 
 def compare(steps: list[Any]) -> None:

@@ -22,7 +22,7 @@ from spark_backfill.offset_range import OffsetRange
 from spark_backfill.ordered_fold import plan_whole, writer_of
 from spark_backfill.ordered_rows import BLOCK_ORDER, OrderedBlocks
 from spark_backfill.ordered_spec import CountSpec
-from spark_backfill.publish import Existing, Output, Target
+from spark_backfill.publish import IfExists, Output, Target
 from spark_backfill.range_plan import LogPart, horizons, plan_on_base, plan_range
 from spark_backfill.rows import ROWS_SCHEMA
 from spark_backfill.runs import Rows, RunPacker, to_batch
@@ -236,7 +236,7 @@ def _published(
     group: str,
 ) -> Manifest:
     """Write the files of all slots, and publish them as a snapshot; ``writer`` gets the run's target."""
-    with Output(str(folder), Existing.REPLACED) as output:
+    with Output(str(folder), IfExists.REPLACED) as output:
         written = list(writer(output.target)(rows))
         outcomes = [SlotOutcome.from_json(text) for batch in written for text in batch.column(0).to_pylist()]
         manifest = make_manifest(

@@ -236,7 +236,7 @@ class Survivor:
 
     def _take(self, entry: Entry, verdict: Verdict) -> None:
         assert verdict.deliver == (verdict.kind in DELIVERED)
-        if verdict.kind is VerdictKind.PARKED:
+        if verdict.kind is VerdictKind.HELD:
             self.parked.add(entry.offset)
             return
         self.parked.discard(entry.offset)

@@ -173,7 +173,7 @@ class UnitWorld:
             self._take(each.record.offset, each.verdict)
 
     def _take(self, offset: int, verdict: Verdict) -> None:
-        if verdict.kind is VerdictKind.PARKED:
+        if verdict.kind is VerdictKind.HELD:
             return
         self.verdicts[offset] = verdict
         if verdict.reason.startswith("unit-"):

@@ -190,7 +190,7 @@ def test_a_histogram_has_each_value_in_one_bucket() -> None:
 
 def test_each_final_verdict_has_its_reasons() -> None:
     """The verdict that is not final is not counted."""
-    assert set(REASONS) == set(VerdictKind) - {VerdictKind.PARKED}
+    assert set(REASONS) == set(VerdictKind) - {VerdictKind.HELD}
 
 
 def test_a_name_or_label_that_does_not_exist_is_an_error() -> None:

@@ -87,7 +87,7 @@ ENGINE: dict[str, list[Any]] = {
     "isolation": [*NO_TEXT, None],
     "observers": NO_FUNCTIONS,
     "clock": NO_FUNCTION,
-    "bears_full_disk": NO_FLAG,
+    "tolerates_full_disk": NO_FLAG,
     "forgets_unwritten": NO_FLAG,
 }
 NO_OFFSET = ["5", True, 1.5, NAN, -1, 2**63, []]

@@ -79,7 +79,7 @@ class Attempt(NamedTuple):
     offsets: frozenset[int]
 
 
-class Step(NamedTuple):
+class OffsetMove(NamedTuple):
     """The result of judging a batch: the offset moves from ``before`` to ``after`` (not if they are equal).
 
     ``handled`` are the offsets of messages that were handled before.
@@ -111,11 +111,11 @@ class Progress:
     version: int = 0
     """The number of recorded attempts."""
 
-    def hopeful(self, offsets: list[int]) -> Step | None:
+    def hopeful(self, offsets: list[int]) -> OffsetMove | None:
         """Return the step if every attempt so far was committed; None where the messages contradict that."""
-        return Step(self.last, offsets[-1] + 1, frozenset()) if offsets[0] >= self.last else None
+        return OffsetMove(self.last, offsets[-1] + 1, frozenset()) if offsets[0] >= self.last else None
 
-    def step(self, offsets: list[int], found: int | None) -> Step:
+    def step(self, offsets: list[int], found: int | None) -> OffsetMove:
         """Return the step from the offset found in the database (None: no row)."""
         if found is None:
             raise InboxError(
@@ -141,9 +141,9 @@ class Progress:
                 "messages of a partition in their order (set the group back with inbox.offsets.move), or keep "
                 "offsets in Kafka (without offsets=)"
             )
-        return Step(found, max(offsets[-1] + 1, found), handled)
+        return OffsetMove(found, max(offsets[-1] + 1, found), handled)
 
-    def note(self, step: Step, offsets: list[int], transaction: object) -> None:
+    def note(self, step: OffsetMove, offsets: list[int], transaction: object) -> None:
         """Record a step that was executed."""
         if transaction is not self.transaction:
             # What another transaction finds in the database was committed; what lies before its first
@@ -460,7 +460,9 @@ class KeptOffsets:
             f"{progress.name}: other processes keep moving its offset in the database; stop them, or assign it again"
         )
 
-    def _moved(self, connection: Connection, here: dict[str, Any], progress: Progress, step: Step) -> bool:
+    def _moved(
+        self, connection: Connection, here: dict[str, Any], progress: Progress, step: OffsetMove
+    ) -> bool:
         values = {**here, "before": step.before, "after": step.after, "of_topic_id": progress.topic_id}
         return connection.execute(self._move, values).rowcount == 1
 

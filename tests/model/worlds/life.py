@@ -245,7 +245,7 @@ class Life:
             return
         self.oracle.handle(member.group, number, serial)
         self.oracle.met(member.group, serial)
-        if member.session.gave(message) and member.held(number) is not None:
+        if member.session.is_current(message) and member.held(number) is not None:
             self.ended[seat].add(serial)
         member.end(message, dead=dead)
         if dead and self.chance(self.world.resends):

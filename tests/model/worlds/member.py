@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
-from dedup_sdk._core.flight import INDIVIDUAL
+from dedup_sdk._core.flight import SINGLE
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assignment import State
@@ -65,7 +65,7 @@ class Member:
         )
         self.engine = Deduplicator(
             strategy, DiskStore(disk, recent_marks), group=group,
-            clock=lambda: WALL_CLOCK_MS / 1000, bears_full_disk=True,
+            clock=lambda: WALL_CLOCK_MS / 1000, tolerates_full_disk=True,
         )  # fmt: skip
         settings = client_settings(
             {"group.id": group, "auto.offset.reset": reset, "auto.commit.interval.ms": 10**9}
@@ -149,7 +149,7 @@ class Member:
         fetched = self.client.fetch(partition, count)
         if isinstance(fetched, OutOfRange):
             self._forget(partition)
-            assert self.session.absorbs(fetched)
+            assert self.session.handle_offset_reset(fetched)
         elif fetched:
             self._came[partition] = 1 + (fetched[-1].offset() or 0)
             judged = self.judge.classify(fetched)
@@ -163,9 +163,7 @@ class Member:
                 for place in due:
                     self._say(place.chunk.items[place.row], held.partition, place.chunk.verdict(place.row))
                 self.in_flight += [
-                    place.chunk.items[place.row]
-                    for place in due
-                    if place.chunk.states[place.row] == INDIVIDUAL
+                    place.chunk.items[place.row] for place in due if place.chunk.states[place.row] == SINGLE
                 ]
             if judged.error is not None:
                 assert isinstance(judged.error, StoreError)
@@ -204,7 +202,7 @@ class Member:
     def _taken(self, message: Message) -> Partition | None:
         self.in_flight.remove(message)
         number: Any = message.partition()
-        return self.held(number) if self.session.gave(message) else None
+        return self.held(number) if self.session.is_current(message) else None
 
     def _offer(self, offered: list[RecordRef], held: Partition) -> None:
         for place in held.judged:

@@ -158,7 +158,7 @@ class Oracle:
     def told(self, member: Member, told: Told, durable: set[int]) -> None:
         """Judge a verdict; ``durable`` are the records that its disk knows to be completed."""
         group, serial, kind = member.group, told.serial, told.verdict.kind
-        if kind is VerdictKind.PARKED:
+        if kind is VerdictKind.HELD:
             return
         entry = self.entries[told.partition][serial]
         if self._world.orderly and told.verdict.deliver and told.verdict.attempt == 1:

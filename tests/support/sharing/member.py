@@ -13,7 +13,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from dedup_sdk import Lookup, MemoryStore, VerdictKind
-from dedup_sdk._core.flight import INDIVIDUAL, OFFERED
+from dedup_sdk._core.flight import OFFERED, SINGLE
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assignment import State as Assignment
@@ -247,7 +247,7 @@ class Member(Watched):
 
     def _offer_due(self) -> None:
         for held in self.engine.partitions.values():
-            self.hand.offer(place for place in held.take_due() if place.chunk.states[place.row] == INDIVIDUAL)
+            self.hand.offer(place for place in held.take_due() if place.chunk.states[place.row] == SINGLE)
 
     def _hand_over(self, count: int) -> bool:
         if not self.claims.is_sure:
@@ -334,7 +334,7 @@ class Member(Watched):
         place = self._place(given.message)
         held = self.engine.partitions[given.message.topic(), given.message.partition()]
         assert place is not None
-        assert place.chunk.states[place.row] in (OFFERED, INDIVIDUAL)
+        assert place.chunk.states[place.row] in (OFFERED, SINGLE)
         if self.claims.holds(held, place):
             if given.ident is not None and not given.excused:
                 ends = self.line.lease_ends.get(self.world.key(given.ident), LOST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dedup_sdk._core.flight import PARKED
+from dedup_sdk._core.flight import HELD
 from dedup_sdk.shared._gate import ClaimGate
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing.line import LOST
@@ -99,7 +99,7 @@ class Watched:
 
     @staticmethod
     def _parked(held: Partition) -> int:
-        return sum(chunk.states.count(PARKED) for chunk in held.flight.chunks)
+        return sum(chunk.states.count(HELD) for chunk in held.flight.chunks)
 
     def check(self) -> None:
         """See that the counters agree at every moment."""

@@ -39,7 +39,7 @@ def admit(state: PartitionState, *rows: tuple[int, str], at_ms: int = 1000) -> l
     digests: list[bytes | None] = [digest(name) for _, name in rows]
     chunk = state.admit(offsets, column(*[at_ms] * len(rows)), digests, {}, nothing, now_ms=NOW_MS)
     state.complete_chunk(chunk)
-    return [KINDS[kind].value for kind in chunk.kinds]
+    return [KINDS[kind].value for kind in chunk.verdicts]
 
 
 def test_done_ranges_come_back_as_redelivered() -> None:

@@ -35,7 +35,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def deduplicator(tmp_path: Path) -> Iterator[Deduplicator]:
     """An engine with a store on the disk, and the first records completed: a flush has begun."""
-    with engine(HOUR, store=RocksStore(tmp_path / "store"), bears_full_disk=True) as made:
+    with engine(HOUR, store=RocksStore(tmp_path / "store"), tolerates_full_disk=True) as made:
         handle(made, range(MANY))
         yield made
 

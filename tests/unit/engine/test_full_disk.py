@@ -69,7 +69,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_forgotten() -> None:
 def test_one_that_bears_it_goes_on_and_writes_later() -> None:
     """While there is no room everything is judged as ever; once there is, all of it outlives the engine."""
     store = FullStore()
-    deduplicator = engine(keeping(30, store), bears_full_disk=True)
+    deduplicator = engine(keeping(30, store), tolerates_full_disk=True)
     kinds(deduplicator, records(0, 10))
     store.full = True
     assert kinds(deduplicator, records(10, 50)) == {"fresh"}
@@ -89,7 +89,7 @@ def test_one_that_bears_it_goes_on_and_writes_later() -> None:
 def test_a_kill_while_there_is_no_room_forgets_what_was_not_written() -> None:
     """The store is then as it was before, whole: nothing in it claims unwritten marks."""
     store = FullStore()
-    deduplicator = engine(store, bears_full_disk=True)
+    deduplicator = engine(store, tolerates_full_disk=True)
     kinds(deduplicator, records(0, 10))
     store.full = True
     kinds(deduplicator, records(10, 50))
@@ -103,7 +103,7 @@ def test_a_kill_while_there_is_no_room_forgets_what_was_not_written() -> None:
 def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
     """Memory is bounded: more than four times the recent marks are forgotten, and their IDs are unverified."""
     store = FullStore()
-    deduplicator = engine(keeping(10, store), bears_full_disk=True)
+    deduplicator = engine(keeping(10, store), tolerates_full_disk=True)
     kinds(deduplicator, records(0, 10))
     store.full = True
     assert kinds(deduplicator, records(10, 60)) == {"fresh"}
@@ -120,7 +120,7 @@ def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
 def test_a_record_whose_mark_was_given_up_is_no_sign_of_another_log() -> None:
     """Also if the next one, with which coverage begins anew, has the same timestamp."""
     store = FullStore()
-    deduplicator = engine(keeping(10, store), bears_full_disk=True)
+    deduplicator = engine(keeping(10, store), tolerates_full_disk=True)
     store.full = True
     kinds(deduplicator, records(0, 60, step_ms=0))
     store.full = False
@@ -140,7 +140,7 @@ def test_an_owner_that_waits_for_room_forgets_nothing() -> None:
     They are written when there is room.
     """
     store = FullStore()
-    deduplicator = engine(keeping(10, store), bears_full_disk=True, forgets_unwritten=False)
+    deduplicator = engine(keeping(10, store), tolerates_full_disk=True, forgets_unwritten=False)
     kinds(deduplicator, records(0, 10))
     store.full = True
     kinds(deduplicator, records(10, 110))
@@ -154,7 +154,7 @@ def test_an_owner_that_waits_for_room_forgets_nothing() -> None:
 def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """`write_again` writes all that can be written, although it is not everything."""
     store = FullStore()
-    deduplicator = engine(store, bears_full_disk=True)
+    deduplicator = engine(store, tolerates_full_disk=True)
     for number in (0, 1):
         kinds(deduplicator, records(0, 10, partition=number))
     store.full = True
@@ -240,7 +240,7 @@ def test_without_a_limit_nothing_is_shed(tmp_path: Path) -> None:
 def test_what_an_earlier_beginning_owed_is_not_written_beside_a_later_one() -> None:
     """A recovery that begins again, for the log was cut under it, does not remember the marks of its first round."""
     deduplicator = Deduplicator(
-        Lookup(id=key(), window=Window(hours=1)), store=MemoryStore(), bears_full_disk=True
+        Lookup(id=key(), window=Window(hours=1)), store=MemoryStore(), tolerates_full_disk=True
     )
     held = deduplicator.attach("t", 0)
     held.start(plan_start(None, committed=10, low=0, complete=True))

@@ -120,7 +120,7 @@ def test_a_record_whose_turn_comes_passes_the_gate() -> None:
     assert (place.offset, deduplicator.next_offset("t", 0)) == (1, 1)
     assert gate.partition is not None
     place.chunk.unhold(place.row)
-    place.chunk.kinds[place.row] = FRESH
+    place.chunk.verdicts[place.row] = FRESH
     gate.partition.settle(place, due=True)
     assert [settled.record.offset for settled in deduplicator.settle_units()] == [1]
     deduplicator.complete([later])

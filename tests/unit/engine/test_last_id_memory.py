@@ -36,7 +36,7 @@ def engine(recent_marks: int, store: KeyStore | None = None, *, bears: bool = Fa
     """An engine with a source for each key, and IDs that are kept one by one."""
     strategy = LastId(id=header("id"), source=key(), order=orders.oracle_scn())
     return Deduplicator(
-        strategy, keeping(recent_marks, store), clock=lambda: DAY_MS / 1000, bears_full_disk=bears,
+        strategy, keeping(recent_marks, store), clock=lambda: DAY_MS / 1000, tolerates_full_disk=bears,
         forgets_unwritten=bears
     )  # fmt: skip
 

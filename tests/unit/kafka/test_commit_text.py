@@ -12,7 +12,7 @@ from dedup_sdk._kafka.commit_text import (
     MOST_CHARACTERS,
     CommitMetadata,
     CompletedAbove,
-    Void,
+    InvalidReason,
     decode,
     done_part,
     fitting,
@@ -235,15 +235,16 @@ def test_a_text_counts_where_it_was_committed(group: str, topic: str, partition:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (None, Void.NO_TEXT), ("", Void.NO_TEXT), ("mine", Void.NO_TEXT),
-        ("dedup/1 low=1 era= complete=1", Void.OTHER_FORMAT),
-        ("dedup/3 at=5", Void.OTHER_FORMAT), (CommitMetadata(low=1).text(4), Void.OTHER_OFFSET),
-        (CommitMetadata(low=9).text(5), Void.UNREADABLE), (CommitMetadata(low=1).text(5) + " more=2", Void.UNREADABLE),
-        (unsealed(sealed(CommitMetadata(low=1).text(5), "g", "t", 0), "g", "t", 1), Void.OTHER_OWNER),
+        (None, InvalidReason.NO_TEXT), ("", InvalidReason.NO_TEXT), ("mine", InvalidReason.NO_TEXT),
+        ("dedup/1 low=1 era= complete=1", InvalidReason.OTHER_FORMAT),
+        ("dedup/3 at=5", InvalidReason.OTHER_FORMAT), (CommitMetadata(low=1).text(4), InvalidReason.OTHER_OFFSET),
+        (CommitMetadata(low=9).text(5), InvalidReason.UNREADABLE),
+        (CommitMetadata(low=1).text(5) + " more=2", InvalidReason.UNREADABLE),
+        (unsealed(sealed(CommitMetadata(low=1).text(5), "g", "t", 0), "g", "t", 1), InvalidReason.OTHER_OWNER),
         (unsealed(sealed(CommitMetadata(low=1).text(5), "g", "t", 0), "g", "t", 0), None),
     ],
 )  # fmt: skip
-def test_a_void_text_says_why(text: str | None, why: Void | None) -> None:
+def test_a_void_text_says_why(text: str | None, why: InvalidReason | None) -> None:
     """Each is told from the others; a valid text is not void."""
     assert why_void(text, committed=5) is why
     assert (parse_metadata(text, committed=5) is None) == (why is not None)

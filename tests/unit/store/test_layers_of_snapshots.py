@@ -14,7 +14,7 @@ from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._store.snapshot import read_snapshot, verify_snapshot
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
 from dedup_sdk._store.snapshot_copy import copy_snapshot
-from dedup_sdk._store.snapshot_source import Source
+from dedup_sdk._store.snapshot_source import SnapshotSource
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.shared import MemoryClaimStore
 from tests.support.marks import progress, random_marks, rows, write_snapshot
@@ -70,10 +70,12 @@ def test_all_readers_merge_the_layers(tmp_path: Path) -> None:
     assert manifest.marks == 3 * EACH > len(expected)
     assert rows(read_snapshot(tmp_path / "a", manifest.partitions[0])) == expected
     verify_snapshot(tmp_path / "a")
-    source = Source(place=str(tmp_path / "a"), manifest=manifest)
+    source = SnapshotSource(place=str(tmp_path / "a"), manifest=manifest)
     assert [checked.problems for checked in check_snapshot(source)] == 6 * [()]
     whole = newest_per_digest(join_marks([layer(number) for number in range(3)]))
-    other = Source(place=str(tmp_path / "b"), manifest=write_snapshot(tmp_path / "b", whole, high=3 * EACH))
+    other = SnapshotSource(
+        place=str(tmp_path / "b"), manifest=write_snapshot(tmp_path / "b", whole, high=3 * EACH)
+    )
     assert not any(found.differs for found in diff_snapshots(source, other))
     copy_snapshot(source, str(tmp_path / "c"))
     assert rows(read_snapshot(tmp_path / "c", manifest.partitions[0])) == expected
@@ -112,7 +114,7 @@ def test_a_shared_store_is_told_each_id_once(tmp_path: Path) -> None:
             told.extend(timestamps_ms)
             super().load(ids, timestamps_ms=timestamps_ms, window_ms=window_ms)
 
-    source = Source(place=str(tmp_path / "a"), manifest=manifest)
+    source = SnapshotSource(place=str(tmp_path / "a"), manifest=manifest)
     assert load_files(source, Told(), Place("topic", "g", None, "", None)) == len(expected)
     assert sorted(told) == sorted(timestamp_ms for _, timestamp_ms in expected.values())
 
@@ -123,7 +125,7 @@ def test_verify_finds_layers_in_another_order(tmp_path: Path) -> None:
     entry = manifest.partitions[0]
     turned = tuple(replace(file, layer=2 - file.layer) for file in entry.files)
     write_manifest(tmp_path / "a", replace(manifest, partitions=(replace(entry, files=turned),)))
-    source = Source(place=str(tmp_path / "a"), manifest=read_manifest(tmp_path / "a"))
+    source = SnapshotSource(place=str(tmp_path / "a"), manifest=read_manifest(tmp_path / "a"))
     problems = [line for checked in check_snapshot(source) for line in checked.problems]
     assert len(problems) == 4
     assert "are not inside" in problems[0]

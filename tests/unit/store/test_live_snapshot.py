@@ -15,7 +15,7 @@ from dedup_sdk._store.read_only import read_partition
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._store.snapshot import read_snapshot
 from dedup_sdk._store.snapshot_check import check_snapshot
-from dedup_sdk._store.snapshot_source import Source
+from dedup_sdk._store.snapshot_source import SnapshotSource
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreCorruptError, StoreLockedError
 from tests.support.marks import IDENTITY, digest, marks, payloads, progress, random_marks, rows
@@ -148,7 +148,7 @@ def test_a_large_one_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.Monke
     store.close()
     assert len(found) == 250_000
     assert 2 <= len(manifest.partitions[0].files) <= 4
-    source = Source(place=str(tmp_path / "snapshot"), manifest=manifest)
+    source = SnapshotSource(place=str(tmp_path / "snapshot"), manifest=manifest)
     assert [line for checked in check_snapshot(source) for line in checked.problems] == []
 
 

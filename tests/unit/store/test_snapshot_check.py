@@ -10,7 +10,7 @@ from dedup_sdk._store.filter_words import encode_words, filter_words
 from dedup_sdk._store.manifest import read_manifest, write_manifest
 from dedup_sdk._store.snapshot import file_sha256, read_snapshot
 from dedup_sdk._store.snapshot_check import check_snapshot
-from dedup_sdk._store.snapshot_source import Source
+from dedup_sdk._store.snapshot_source import SnapshotSource
 from dedup_sdk.errors import SnapshotError
 from tests.support.marks import random_marks, write_snapshot
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 def problems(folder: Path) -> list[str]:
     """The faults of a snapshot, line by line."""
-    source = Source(place=str(folder), manifest=read_manifest(folder))
+    source = SnapshotSource(place=str(folder), manifest=read_manifest(folder))
     return [line for checked in check_snapshot(source) for line in checked.problems]
 
 
@@ -40,7 +40,7 @@ def describe(folder: Path, **changes: Any) -> None:
 
 def test_a_snapshot_as_it_was_written_has_no_problems(folder: Path) -> None:
     """Every file is read from end to end, and agrees with the manifest."""
-    checked = list(check_snapshot(Source(place=str(folder), manifest=read_manifest(folder))))
+    checked = list(check_snapshot(SnapshotSource(place=str(folder), manifest=read_manifest(folder))))
     assert [(each.marks, each.problems) for each in checked] == [(1_000, ()), (2_000, ())]
     assert checked[0].path == f"{folder}/3/0000.sst"
 

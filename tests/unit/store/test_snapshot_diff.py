@@ -9,20 +9,20 @@ import pytest
 from dedup_sdk._marks import Marks, select_marks
 from dedup_sdk._store.manifest import read_manifest, write_manifest
 from dedup_sdk._store.snapshot_check import diff_snapshots, lines
-from dedup_sdk._store.snapshot_source import Source
+from dedup_sdk._store.snapshot_source import SnapshotSource
 from dedup_sdk.errors import SnapshotError
 from tests.support.marks import IDENTITY, digest, marks, random_marks, write_snapshot
 
 
-def source(folder: Path, held: Marks, *, cuts: tuple[int, ...] = (), partition: int = 3) -> Source:
+def source(folder: Path, held: Marks, *, cuts: tuple[int, ...] = (), partition: int = 3) -> SnapshotSource:
     """A snapshot of these marks."""
     identity = replace(IDENTITY, partition=partition)
-    return Source(
+    return SnapshotSource(
         place=str(folder), manifest=write_snapshot(folder, held, cuts=cuts, identity=identity, high=10**6)
     )
 
 
-def as_lines(left: Source, right: Source) -> list[str]:
+def as_lines(left: SnapshotSource, right: SnapshotSource) -> list[str]:
     """All differences."""
     return [line for found in diff_snapshots(left, right) for line in lines(found)]
 
@@ -108,4 +108,4 @@ def test_snapshots_of_two_topics_are_not_compared(tmp_path: Path) -> None:
     other = replace(read_manifest(tmp_path / "b"), topic="payments")
     write_manifest(tmp_path / "b", other)
     with pytest.raises(SnapshotError, match=r"topic='orders', .* of 'payments'"):
-        as_lines(left, Source(place=str(tmp_path / "b"), manifest=other))
+        as_lines(left, SnapshotSource(place=str(tmp_path / "b"), manifest=other))

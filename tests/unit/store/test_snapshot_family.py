@@ -7,7 +7,7 @@ import pytest
 
 from dedup_sdk._store.manifest import read_manifest, write_manifest
 from dedup_sdk._store.snapshot_source import (
-    Source,
+    SnapshotSource,
     find_snapshots,
     newest_first,
     removable_snapshots,
@@ -27,12 +27,12 @@ def make(folder: Path, day: int, *, topic: str = "orders", group: str | None = "
     return folder
 
 
-def sources(place: Path) -> list[Source]:
+def sources(place: Path) -> list[SnapshotSource]:
     """The snapshots below a folder."""
     return find_snapshots([str(place)])[0]
 
 
-def names(found: list[Source]) -> list[str]:
+def names(found: list[SnapshotSource]) -> list[str]:
     """Their folders' names."""
     return [Path(each.place).name for each in found]
 
