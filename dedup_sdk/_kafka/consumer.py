@@ -961,7 +961,7 @@ class DedupConsumer(Consumer):
     @property
     def counters(self) -> Counters:
         """Totals by verdict since the consumer was made. From any thread, without waiting."""
-        self._loop.count_if_free()
+        self._loop.look_if_free()
         return self._engine.counters
 
     @property
@@ -976,7 +976,7 @@ class DedupConsumer(Consumer):
             with contextlib.suppress(AssertionError, AttributeError, LookupError):
                 board.renew()
         else:
-            self._access.run_if_free(board.renew)
+            self._loop.look_if_free(board.renew)
         return list(board.statuses)
 
     def metrics(self) -> Metrics:

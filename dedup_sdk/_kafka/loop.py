@@ -375,10 +375,14 @@ class FetchLoop:
             self.reopen()
         return True
 
-    def count_if_free(self) -> None:
-        """Count the delivered messages, unless a thread has the lock: that thread counts them in its next step."""
-        if not self._lock.closed:
-            self._lock.run_if_free(self._delivery.count)
+    def look_if_free(self, *looks: Callable[[], None]) -> None:
+        """Count the delivered messages, then look; not while a thread has the lock, which counts in its next step."""
+
+        def step() -> None:
+            for each in (self._delivery.count, *looks):
+                each()
+
+        self._lock.run_if_free(step)
 
     def _listen_and_hand_over(self, count: int) -> list[Any]:
         """Serve the client, then deliver: with slow handlers a batch lasts long, and the group must hear from it."""

@@ -80,6 +80,8 @@ def test_an_interruption_costs_no_message(
     They are committed in the end.
     """
     monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
+    if name == "admit":
+        monkeypatch.setattr(fetch_loop, "MOST_ALONE", 0)
     send(*map(str, range(20)))
     consumer = make("orders")
     got = poll_some(consumer, 5)
