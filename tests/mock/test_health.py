@@ -196,22 +196,31 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_quick")
 def test_a_client_that_fetches_no_more_is_not_alive(make: Make, send: Send) -> None:
-    """Its connections and heartbeats are in order; the log goes on."""
+    """Its connections are in order; the log goes on."""
     send("a")
-    consumer = make("orders")
+    consumer = make()
+    # Not by the group: a rebalance, which a machine that stands still causes, would have the client fetch again.
+    consumer.assign([TopicPartition("orders", 0, 0)])
     poll_some(consumer, 1)
-    poll_quiet(consumer, 1.0)
-    # As if it had: nobody tells the consumer.
+    # As if it had stopped: nobody tells the consumer.
     Consumer.pause(consumer, [TopicPartition("orders", 0)])
     poll_quiet(consumer, 0.5)
     assert consumer.health().live
-    send("b", "c")
-    wait_for(consumer, lambda: not consumer.health().live, "the word that it stands still")
+    sent = 0
+
+    def is_found() -> bool:
+        # Only an end that moves after a leader's first answer proves a stop, and that answer may take its time.
+        nonlocal sent
+        send(f"m{sent}")
+        sent += 1
+        return not consumer.health().live
+
+    wait_for(consumer, is_found, "the word that it stands still")
     found = consumer.health()
     assert found.ready is False
     assert reason(found).startswith("orders[0]: the client has fetched nothing for ")
     Consumer.resume(consumer, [TopicPartition("orders", 0)])
-    poll_some(consumer, 2)
+    poll_some(consumer, sent)
     wait_for(
         consumer, lambda: consumer.health() == Health(live=True, ready=True, reasons=()), "the end of it"
     )
