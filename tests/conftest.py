@@ -128,6 +128,16 @@ class MakeTopic(Protocol):
 
 
 @pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Runs a pytest inside a test, in this process, without plugins of packages.
+
+    ddtrace's plugin would take SIGTERM for itself: no later loop would listen, and its SIGTERM would end all tests.
+    """
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    return pytester
+
+
+@pytest.fixture
 def make_topic(broker: Broker, request: pytest.FixtureRequest) -> MakeTopic:
     """Creates topics of this test's own: ``make_topic(partitions=2, config={...}) -> name``."""
 

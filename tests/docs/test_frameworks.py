@@ -30,6 +30,8 @@ ONCE = sorted(set(SENT))
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """A stage whose loops are ended by the framework, not by the handler."""
+    # Where another handler is, a loop does not listen, and the SIGTERM of a test would end all of them.
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "an earlier test has taken SIGTERM"
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with MockKafka() as kafka:
@@ -37,36 +39,6 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         yield Stage(kafka.bootstrap, tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
         del sys.modules[name]
-
-
-@pytest.fixture(autouse=True)
-def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A SIGTERM that comes when nobody listens fails its test; by default it would end the process of all tests."""
-    came = list[int]()
-    set_handler, handler_of = signal.signal, signal.getsignal
-
-    def nobody_listens(number: int, _: object) -> None:
-        came.append(number)
-
-    def get(number: int) -> Any:
-        found = handler_of(number)
-        return signal.SIG_DFL if found is nobody_listens else found
-
-    def put(number: int, handler: Any) -> Any:
-        before = get(number)
-        by_default = number == signal.SIGTERM and handler == signal.SIG_DFL
-        set_handler(number, nobody_listens if by_default else handler)
-        return before
-
-    former = handler_of(signal.SIGTERM)
-    for module in ("signal", "dedup_sdk.aio._consumer"):
-        monkeypatch.setattr(f"{module}.signal", put)
-        monkeypatch.setattr(f"{module}.getsignal", get)
-    put(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    monkeypatch.undo()
-    set_handler(signal.SIGTERM, former)
-    assert came == [], "a SIGTERM came when nobody listened"
 
 
 def _terminate() -> None:

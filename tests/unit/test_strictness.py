@@ -40,8 +40,6 @@ pytest.importorskip("no_such_package")
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A test run of its own, with the switch's plugin, and files that skip in every way."""
     monkeypatch.delenv("DEDUP_TEST_REQUIRE", raising=False)
-    # It runs in this process: ddtrace's plugin would take SIGTERM for itself, and no later test could listen to that.
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_skipping=SKIPPING, test_file=SKIPPING_FILE)
     return pytester
