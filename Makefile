@@ -28,13 +28,13 @@ export DEDUP_CACHE := $(CACHE)/dedup
 export PATH := $(BIN):$(PATH)
 
 # The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
-QUICK := test-rest test-mock-second test-mock-first test-logic test-spark
+MOCK := test-mock-1 test-mock-2 test-mock-3 test-mock-4
+QUICK := $(MOCK) test-kafka test-rest test-logic test-spark
 LONG := test-jobs test-long test-brokers test-chaos
 CHAOS := chaos-half-1 chaos-half-2
 LOGIC := tests/unit tests/contract tests/property tests/model tests/docs
 # "rest" is all that no other part has, so that no folder is forgotten.
-APART := tests/spark tests/mock $(LOGIC)
-FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
+APART := tests/spark tests/mock tests/integration/kafka $(LOGIC)
 SLOW = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
 # As many at a time as `make -j` says, else four.
 PARTS = $(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j4)
@@ -89,11 +89,13 @@ test-all: $(READY) ## check, then the whole suite
 test-logic: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/logic -m "not slow" $(LOGIC)
 
-test-mock-first: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/mock-first -m "not slow" $(FIRST_HALF)
+# Every fourth file each: the files take turns, so that the parts stay of one length, and none is forgotten.
+$(MOCK): $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/$(@:test-%=%) -m "not slow" $(shell find tests/mock -name 'test_*.py' \
+	  | LC_ALL=C sort | awk 'NR % $(words $(MOCK)) == $(@:test-mock-%=%) % $(words $(MOCK))')
 
-test-mock-second: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/mock-second -m "not slow" tests/mock $(FIRST_HALF:%=--ignore=%)
+test-kafka: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/kafka -m "not slow" tests/integration/kafka
 
 test-spark: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/spark -m "not slow" tests/spark

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import PartitionEvent
+from dedup_sdk._kafka import health
 from dedup_sdk._kafka.worker_session import WorkerSession
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import (
@@ -397,8 +398,11 @@ def test_what_an_event_raises_while_the_consumer_closes_is_logged(
     assert "a callback raised while the consumer closes; only logged" in caplog.text
 
 
-def test_log_lines_of_the_client_that_asks_for_metadata_come(make: Make, send: Send) -> None:
+def test_log_lines_of_the_client_that_asks_for_metadata_come(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client writes its log lines when it is polled, and the application knows only its own one."""
+    monkeypatch.setattr(health, "LOOK_EVERY_S", 0.3)
     lines: list[str] = []
 
     class Kept:

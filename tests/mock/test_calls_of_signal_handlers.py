@@ -31,6 +31,8 @@ def pause_and_resume(consumer: DedupConsumer) -> None:
     consumer.resume([TopicPartition("orders", 0)])
 
 
+SOON = {"fetch.wait.max.ms": 5}
+"""For tests that send hundreds of messages one by one: no fetch that waits hears of them."""
 CALLS: dict[str, Callable[[DedupConsumer], object]] = {
     "health": lambda consumer: consumer.health(),
     "metrics": lambda consumer: consumer.metrics(),
@@ -86,7 +88,7 @@ def test_a_call_between_two_lines_loses_no_message(make: Make, send: Send, call:
     """Each message leaves its mark: sent again, all are duplicates, and a message in hand is not committed."""
     # Every other line, for each other call the other ones.
     lines = range(1 + list(CALLS).index(call) % 2, 200, 2)
-    consumer = make("orders")
+    consumer = make("orders", config=SOON)
     send("first")
     poll_some(consumer, 1)
     got = list[str]()
@@ -107,7 +109,7 @@ def test_a_call_between_two_lines_loses_no_message(make: Make, send: Send, call:
 def test_a_message_that_failed_is_not_committed(make: Make, send: Send, call: str) -> None:
     """Its handler raised; a call had come between two lines while it was delivered. It comes again."""
     for line in range(30, 180, 6):
-        consumer = make("orders")
+        consumer = make("orders", config=SOON)
         send(f"good {line}")
         poll_some(consumer, 1)
         send(f"bad {line}")
@@ -117,7 +119,7 @@ def test_a_message_that_failed_is_not_committed(make: Make, send: Send, call: st
         assert values([message]) == [f"bad {line}"]
         with suppress(ValueError), consumer:
             raise ValueError
-        again = make("orders")
+        again = make("orders", config=SOON)
         assert values(poll_some(again, 1)) == [f"bad {line}"]
         with again:
             pass
@@ -131,7 +133,7 @@ def test_a_call_in_the_middle_of_a_batch_completes_nothing_that_nobody_got(
     make: Make, send: Send, call: str
 ) -> None:
     """A commit of all that was delivered, while a batch is judged and not delivered yet, is carried out later."""
-    consumer = make("orders", config={"enable.auto.commit": False})
+    consumer = make("orders", config={"enable.auto.commit": False, **SOON})
     send("first")
     poll_some(consumer, 1)
     for line in range(1, 160, 2):
@@ -147,7 +149,7 @@ def test_a_call_in_the_middle_of_a_batch_completes_nothing_that_nobody_got(
 
 def test_the_position_in_the_middle_of_a_batch_is_before_what_nobody_got(make: Make, send: Send) -> None:
     """While a batch is judged, its messages are in no queue: who keeps positions must not step over them."""
-    consumer = make("orders", config={"enable.auto.commit": False})
+    consumer = make("orders", config={"enable.auto.commit": False, **SOON})
     send("first")
     poll_some(consumer, 1)
     told = list[int]()

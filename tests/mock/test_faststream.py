@@ -13,7 +13,7 @@ from faststream.exceptions import SkipMessage
 
 from dedup_adapters.faststream import deduplicate
 from dedup_sdk import MemoryStore
-from tests.mock.conftest import SHARED_GROUP
+from tests.mock.conftest import QUICK_CLIENT
 from tests.support.consuming import PATIENCE_S, committed, lookup
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ POLICIES = [AckPolicy.ACK_FIRST, AckPolicy.ACK, AckPolicy.NACK_ON_ERROR]
 
 # The mock cluster cannot make topics.
 _CONFIG: Any = {"log_level": 0, "allow.auto.create.topics": False}
+_QUICK: Any = {
+    "session_timeout_ms": QUICK_CLIENT["session.timeout.ms"],
+    "heartbeat_interval_ms": QUICK_CLIENT["heartbeat.interval.ms"],
+}
 
 
 class Shop:
@@ -68,9 +72,7 @@ class Shop:
         """A broker with one subscriber, started."""
         broker = broker or self.broker()
         settings = {
-            "group_id": "g", "auto_offset_reset": "earliest", "ack_policy": policy,
-            "session_timeout_ms": int(SHARED_GROUP["session.timeout.ms"]),
-            "heartbeat_interval_ms": int(SHARED_GROUP["heartbeat.interval.ms"]), **options,
+            "group_id": "g", "auto_offset_reset": "earliest", "ack_policy": policy, **_QUICK, **options,
         }  # fmt: skip
 
         async def note(message: str) -> None:
@@ -690,7 +692,7 @@ def test_an_acknowledgement_is_for_its_own_message(shop: Shop, send: Send) -> No
     async def take(count: int) -> list[KafkaMessage]:
         broker = shop.broker()
         subscriber = broker.subscriber(
-            "orders", group_id="g", auto_offset_reset="earliest", ack_policy=AckPolicy.MANUAL
+            "orders", group_id="g", auto_offset_reset="earliest", ack_policy=AckPolicy.MANUAL, **_QUICK
         )
         await broker.start()
         try:

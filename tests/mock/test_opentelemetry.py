@@ -185,7 +185,7 @@ async def by_async_run(consumer: AsyncDedupConsumer, tracing: Tracing, handle: H
 
 async def by_async_batch(consumer: AsyncDedupConsumer, tracing: Tracing, handle: Handle) -> None:
     """Batches, message by message."""
-    while messages := await consumer.consume(300, 2):
+    while messages := await consumer.consume(60, 2):
         for message in messages:
             async with tracing.span(message):
                 await handle(message)
@@ -215,7 +215,7 @@ async def next_value(consumer: AsyncDedupConsumer) -> bytes:
 @pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.__name__)
 def test_each_message_that_coroutines_handle_has_one_span(kafka: MockKafka, way: Any) -> None:
     """Of an `AsyncDedupConsumer`: with its verdict, and the handler's own spans are inside."""
-    sent, expected = 500, 450
+    sent, expected = 100, 90
     ids = [number - 1 if number % 10 == 9 else number for number in range(sent)]
     produce(kafka.bootstrap, "orders", [traced(*pair) for pair in enumerate(ids)])
     spans, handled = Spans(), list[int]()
