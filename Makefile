@@ -36,8 +36,8 @@ LOGIC := tests/unit tests/contract tests/property tests/model tests/docs
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock tests/integration/kafka $(LOGIC)
 SLOW = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
-# As many at a time as `make -j` says, else four.
-PARTS = $(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j4)
+# As many at a time as `make -j` says, else six.
+PARTS = $(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j6)
 # With one real broker for all of them.
 SIDE_BY_SIDE = +@$(BIN)/python -m tests.support.one_broker $(PARTS)
 # Make's own variables are not for the commands that tests start.
