@@ -13,11 +13,11 @@ from faststream.exceptions import SkipMessage
 
 from dedup_adapters.faststream import deduplicate
 from dedup_sdk import MemoryStore
-from tests.mock.conftest import QUICK_CLIENT
+from tests.mock.conftest import QUICK_CLIENT, SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, lookup
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Send
@@ -94,6 +94,11 @@ class Shop:
     def offset(self) -> int:
         """The group's commit."""
         return committed(self.kafka.bootstrap, "g", "orders").offset
+
+
+def in_order(got: Iterable[str], workers: int) -> list[str]:
+    """What handlers got, sorted where several of them ran side by side: any may be the first."""
+    return list(got) if workers == 1 else sorted(got)
 
 
 @pytest.fixture
@@ -388,7 +393,8 @@ def test_a_subscriber_that_a_cancellation_ended_leaves_the_group(
             await (asyncio.sleep(PATIENCE_S) if is_own else task)
 
     async def main() -> None:
-        options: Any = {"max_workers": workers}
+        # Two members at a time.
+        options: Any = {"max_workers": workers, "session_timeout_ms": SHARED_GROUP["session.timeout.ms"]}
         async with (
             shop.open(policy, handle, **options),
             shop.open(policy, handle, shop.broker(), **options),
@@ -400,7 +406,7 @@ def test_a_subscriber_that_a_cancellation_ended_leaves_the_group(
             await asyncio.sleep(0.3)
 
     asyncio.run(main())
-    assert [*dict.fromkeys(shop.got)] == ["a", "b", "c"]
+    assert in_order(dict.fromkeys(shop.got), workers) == ["a", "b", "c"]
     # With more workers a message counts as handled once the next one is asked for, which happens at once.
     assert workers > 1 or shop.got.count("b") == 2
     assert shop.offset() == 3
@@ -571,11 +577,11 @@ def test_a_stop_completes_what_counts_as_handled(shop: Shop, send: Send, workers
 
     async def main() -> None:
         async with shop.open(AckPolicy.ACK_FIRST, handle, max_workers=workers):
-            await shop.until(lambda: "b" in shop.got)
+            await shop.until(lambda: {"a", "b"} <= set(shop.got))
             asyncio.get_running_loop().call_later(0.5, ends.set)
 
     asyncio.run(main())
-    assert shop.got == ["a", "b"]
+    assert in_order(shop.got, workers) == ["a", "b"]
     assert shop.offset() == 2
 
 
@@ -633,7 +639,7 @@ def test_messages_are_taken_one_by_one(shop: Shop, send: Send) -> None:
 async def _take(policy: AckPolicy, broker: KafkaBroker, count: int) -> list[str]:
     """Take messages without a handler, and acknowledge each; "" for a call that raises."""
     subscriber = broker.subscriber(
-        "orders", group_id="g", auto_offset_reset="earliest", ack_policy=policy, session_timeout_ms=4000
+        "orders", group_id="g", auto_offset_reset="earliest", ack_policy=policy, **_QUICK
     )
     await broker.start()
     taken: list[str] = []
