@@ -27,15 +27,22 @@ export DEDUP_CACHE := $(CACHE)/dedup
 # spark-submit starts the first `python3` of the PATH.
 export PATH := $(BIN):$(PATH)
 
-# The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
+# The suite in parts that run side by side: many wait for brokers, leases and processes.
 MOCK := test-mock-1 test-mock-2 test-mock-3 test-mock-4
+JOBS := test-jobs-1 test-jobs-2
+BROKERS := test-brokers-1 test-brokers-2
 QUICK := $(MOCK) test-kafka test-rest test-logic test-spark
-LONG := test-jobs test-long test-brokers test-chaos
+LONG := test-long $(JOBS) $(BROKERS) test-chaos
+# The longest first; parts that compute have beside them parts that wait.
+FIRST := test-long test-mock-1 test-jobs-1 test-mock-2 test-brokers-1 test-mock-3 test-jobs-2 test-mock-4
 CHAOS := chaos-half-1 chaos-half-2
 LOGIC := tests/unit tests/contract tests/property tests/model tests/docs
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock tests/integration/kafka $(LOGIC)
 SLOW = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
+# The files of a folder take turns among parts, so that these stay of one length, and no file is forgotten.
+share = $(shell find $(1) -name 'test_*.py' | LC_ALL=C sort \
+  | awk 'NR % $(words $(2)) == $(lastword $(subst -, ,$@)) % $(words $(2))')
 # As many at a time as `make -j` says, else six.
 PARTS = $(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j6)
 # With one real broker for all of them.
@@ -84,15 +91,13 @@ test: check
 endif
 
 test-all: $(READY) ## check, then the whole suite
-	$(SIDE_BY_SIDE) $(LONG) $(QUICK) check
+	$(SIDE_BY_SIDE) $(FIRST) $(LONG) $(QUICK) check
 
 test-logic: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/logic -m "not slow" $(LOGIC)
 
-# Every fourth file each: the files take turns, so that the parts stay of one length, and none is forgotten.
 $(MOCK): $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/$(@:test-%=%) -m "not slow" $(shell find tests/mock -name 'test_*.py' \
-	  | LC_ALL=C sort | awk 'NR % $(words $(MOCK)) == $(@:test-mock-%=%) % $(words $(MOCK))')
+	@$(PYTEST) -o cache_dir=.pytest_cache/$(@:test-%=%) -m "not slow" $(call share,tests/mock,$(MOCK))
 
 test-kafka: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/kafka -m "not slow" tests/integration/kafka
@@ -104,8 +109,8 @@ test-rest: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/rest -m "not slow" $(APART:%=--ignore=%)
 
 # Mostly those that start a Spark of their own, and wait for it.
-test-jobs: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/jobs -m slow tests/spark
+$(JOBS): $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/$(@:test-%=%) -m slow $(call share,tests/spark,$(JOBS))
 
 smoke: $(READY) ## the Spark job as a guest in the PySpark that is installed
 	@$(PYTEST) -o cache_dir=.pytest_cache/smoke tests/spark/test_guest.py tests/spark/test_fold_files.py
@@ -113,8 +118,8 @@ smoke: $(READY) ## the Spark job as a guest in the PySpark that is installed
 test-chaos: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/chaos -m slow tests/chaos
 
-test-brokers: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/brokers -m slow tests/integration
+$(BROKERS): $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/$(@:test-%=%) -m slow $(call share,tests/integration,$(BROKERS))
 
 # Of all other folders the files alone that have slow tests: to collect the rest takes longer than most of them.
 test-long: $(READY)

@@ -44,7 +44,7 @@ def files_of(part: str) -> list[Path]:
 
 @pytest.mark.parametrize(
     ("variables", "has_to_run"),
-    [(("MOCK", "QUICK"), lambda _: True), (("LONG",), lambda text: "mark.slow" in text)],
+    [(("MOCK", "QUICK"), lambda _: True), (("LONG", "JOBS", "BROKERS"), lambda text: "mark.slow" in text)],
     ids=["quick", "long"],
 )
 def test_each_file_is_in_one_part(variables: tuple[str, ...], has_to_run: Callable[[str], bool]) -> None:
