@@ -333,6 +333,14 @@ class _Lock:
     def give_back(self) -> None:
         """Release the lock."""
         if self._connection is not None:
+            free = (
+                func.pg_advisory_unlock_all()
+                if self._engine.dialect.name == "postgresql"
+                else func.release_lock(self._name)
+            )
+            with suppress(SQLAlchemyError):
+                # The server notices the end of a connection a moment later: the next producer would be refused.
+                self._connection.execute(select(free))
             with suppress(SQLAlchemyError):
                 self._connection.close()
             self._connection = None

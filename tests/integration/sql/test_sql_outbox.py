@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError
-from sqlalchemy import create_engine, insert, select, text
+from sqlalchemy import Connection, create_engine, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from dedup_adapters.sql_outbox import SqlOutbox
@@ -211,6 +211,26 @@ def test_what_is_refused_stays_with_its_reason_until_the_next_start(
         poll_until(producer, lambda: producer.counters.confirmed >= 1, "the next attempt")
         assert producer.counters.confirmed == 1
     assert left(engine, outbox) == []
+
+
+def test_the_next_producer_waits_for_no_end_of_a_connection(
+    engine: Engine, outbox: SqlOutbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server notices that a connection has ended a moment later; the lock is free when the outbox is closed."""
+    open_still: list[Connection] = []
+
+    def keep(connection: Connection) -> None:
+        open_still.append(connection)
+
+    outbox.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "close", keep)
+        outbox.close()
+    another = SqlOutbox(engine)
+    another.open()
+    another.close()
+    for connection in open_still:
+        connection.close()
 
 
 def test_a_table_that_is_none_is_told(engine: Engine) -> None:
