@@ -344,7 +344,8 @@ def test_attempts_at_work_when_the_run_ends_leave_nothing(tmp_path: Path) -> Non
         with Output(str(target)) as output:
             tasks = [pool.submit(attempt, output.target) for _ in range(3)]
             writing.wait(30)
-        assert all("is taken back" in str(task.exception(30)) for task in tasks)
+        ended = [str(task.exception(30)) for task in tasks]
+    assert ["is taken back" in each for each in ended] == [True] * 3, ended
     assert list(tmp_path.iterdir()) == []
 
 

@@ -77,7 +77,8 @@ def live(url: URL, main: Callable[[World], Coroutine[Any, Any, None]], **setting
             await world.inbox.create_async()
             async with engine.begin() as connection:
                 await connection.run_sync(WORK.metadata.create_all)
-            await asyncio.wait_for(main(world), PATIENCE_S)
+            # Hundreds of connections are made, one after the other.
+            await asyncio.wait_for(main(world), 2 * PATIENCE_S)
         finally:
             await engine.dispose()
             # aiosqlite 0.22 waits for ever for the end of a connection whose closing was cancelled, and asyncio.run for
