@@ -525,15 +525,24 @@ class DedupConsumer(Consumer):
         The block always runs: if messages wait in a queue of yours, ask `holds` first.
         """
         _refuse_other(message)
-        self._loop.do_or_note(self._loop.take_out, message)
+        has_ended = False
         try:
-            yield message
-        except BaseException as error:
-            verdict = self._loop.verdict(message)
-            note_message(error, message, 1 if verdict is None else verdict.attempt)
-            self.release(message)
-            raise
-        self.complete(message)
+            self._loop.do_or_note(self._loop.take_out, message)
+            try:
+                yield message
+            except BaseException as error:
+                verdict = self._loop.verdict(message)
+                note_message(error, message, 1 if verdict is None else verdict.attempt)
+                self.release(message)
+                has_ended = True
+                raise
+            self.complete(message)
+            has_ended = True
+        finally:
+            if not has_ended:
+                # A signal struck in between. Nobody else ends this message: without a reopening it would stay in
+                # flight for good, and no commit would pass it.
+                self._interruption.note()
 
     # --- offsets -------------------------------------------------------------------------------------------------
 
