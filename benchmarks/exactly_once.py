@@ -135,7 +135,7 @@ def dedup(bootstrap: str, topic: str, out: str, records: int, size: int, store: 
     left = records
     with DedupConsumer(config, dedup=strategy, store=store, idle_timeout=_PATIENCE_S) as consumer:
         consumer.subscribe([topic])
-        with consumer.transactions(records=size) as transactions:
+        with consumer.transactions(max_messages=size) as transactions:
             for transaction in transactions:
                 for message in transaction:
                     transaction.produce(out, message.value())

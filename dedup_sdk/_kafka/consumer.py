@@ -642,7 +642,7 @@ class DedupConsumer(Consumer):
         self,
         producer: Mapping[str, Any] | Producer = NO_SETTINGS,
         *,
-        records: int = 1_000,
+        max_messages: int = 1_000,
         seconds: float = 0.1,
         id_header: str | None = "dedup-id",
     ) -> Transactions:
@@ -653,7 +653,7 @@ class DedupConsumer(Consumer):
                     for message in transaction:
                         transaction.produce("bills", bill(message))
 
-        A transaction has the messages that came in ``seconds`` after its first one, at most ``records``, what you
+        A transaction has the messages that came in ``seconds`` after its first one, at most ``max_messages``, what you
         `produce`, and the group's offsets. It is committed when you ask for the next one, or leave the block without an
         exception; an exception aborts it, and its messages come again. Transactions end after `stop`, and after
         ``idle_timeout``, as iteration does. Nothing else ends the messages of a transaction: `complete` and `release`
@@ -664,7 +664,7 @@ class DedupConsumer(Consumer):
                 ``transactional.id``, for which the block calls ``init_transactions``, or, if that was done, aborts an
                 open transaction. The ID must belong to one process at a time, e.g. the pod's name; without one each
                 consumer makes its own.
-            records: the most messages of a transaction.
+            max_messages: the most messages of a transaction.
             seconds: the most seconds between the first message of a transaction and its commit, besides your work.
             id_header: the header for the ID of each record that you produce, made from the partition and the ID of its
                 message, so that the next consumer can hide copies; None: no header.
@@ -687,7 +687,7 @@ class DedupConsumer(Consumer):
             forget_stop=self._forget_stop,
             is_subscribed=lambda: self._assignment.subscribed,
             set_block=self._set_block,
-            records=records,
+            max_messages=max_messages,
             seconds=seconds,
             id_header=id_header,
         )

@@ -60,7 +60,7 @@ PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _MOST_ABORTS: Final = 10
 """With the pauses between them, half a minute."""
-_MOST_RECORDS: Final = 100_000
+_MOST_MESSAGES: Final = 100_000
 
 
 Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
@@ -144,14 +144,14 @@ class Transactions:
         forget_stop: Callable[[], None],
         is_subscribed: Callable[[], bool],
         set_block: Callable[[Transactions | None], None],
-        records: int,
+        max_messages: int,
         seconds: float,
         id_header: str | None,
     ) -> None:
         self._consumer, self._loop, self._idle = consumer, loop, idle
         self._is_stopped, self._forget_stop, self._is_subscribed = is_stopped, forget_stop, is_subscribed
         self._set_block = set_block
-        self._records = whole("records", records, most=_MOST_RECORDS, advice="give e.g. 1000")
+        self._max_messages = whole("max_messages", max_messages, most=_MOST_MESSAGES, advice="give e.g. 1000")
         self._seconds, self._id_header = checked_seconds("seconds", seconds), id_header
         self._config: dict[str, Any] = {}
         if isinstance(producer, Mapping):
@@ -321,7 +321,7 @@ class Transactions:
         message, self._first = self._first, None
         while message is None:
             left_s = self._until - time.monotonic()
-            if left_s <= 0 or len(transaction.messages) >= self._records or self._is_stopped():
+            if left_s <= 0 or len(transaction.messages) >= self._max_messages or self._is_stopped():
                 return None
             message = self._next(min(left_s, _WAIT_S))
         return message

@@ -65,7 +65,7 @@ def _handled(messages: Iterable[Message], pipe: Connection) -> Iterable[Message]
 
 def _copy(consumer: DedupConsumer, job: Job, pipe: Connection) -> None:
     producer = {"transactional.id": f"{job.group}-{job.member}"}
-    with consumer.transactions(producer, records=20, seconds=0.1) as transactions:
+    with consumer.transactions(producer, max_messages=20, seconds=0.1) as transactions:
         for transaction in transactions:
             for message in _handled(transaction, pipe):
                 transaction.produce(job.out, message.value())

@@ -108,7 +108,7 @@ CALLS: Final[dict[str, Callable[[Beside], object]]] = {
     "transaction_offsets": lambda it: refused(
         lambda: it.consumer.transaction_offsets([]), ConfigurationError
     ),
-    "transactions": lambda it: refused(lambda: it.consumer.transactions(records=0), ConfigurationError),
+    "transactions": lambda it: refused(lambda: it.consumer.transactions(max_messages=0), ConfigurationError),
     "verdict": lambda it: it.consumer.verdict(it.message),
     # These change what is assigned.
     "unsubscribe": lambda it: it.consumer.unsubscribe(),

@@ -89,17 +89,17 @@ def committed_of(world: World) -> tuple[int, bool]:
     return found.offset, bool(found.metadata and "at=" in found.metadata)
 
 
-@pytest.mark.parametrize("records", [7, 1_000])
+@pytest.mark.parametrize("size", [7, 1_000])
 def test_a_copy_has_each_message_once_also_after_a_restart_on_an_empty_disk(
-    world: World, out: str, copied: Callable[..., dict[str, Any]], records: int
+    world: World, out: str, copied: Callable[..., dict[str, Any]], size: int
 ) -> None:
     """The group's offsets have the text: what is sent again is hidden, and so is what another disk has handled."""
     world.send(*numbers(0, 50), *numbers(40, 60))
-    assert copied(records=records)["fresh"] == 60
+    assert copied(max_messages=size)["fresh"] == 60
     assert seen(world, out) == numbers(0, 60)
     assert committed_of(world) == (70, True)
     world.send(*numbers(0, 70))
-    again = copied("two", records=records)
+    again = copied("two", max_messages=size)
     assert (again["duplicate"], again["fresh"], again.get("unverified", 0)) == (60, 10, 0)
     assert seen(world, out) == numbers(0, 70)
     assert world.committed().offset == 140
@@ -143,7 +143,7 @@ def test_an_exception_aborts_and_the_messages_come_again(world: World, out: str)
 
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(ValueError, match="poison"):
-            copy(consumer, out, fail, seconds=5, records=3)
+            copy(consumer, out, fail, seconds=5, max_messages=3)
         assert seen(world, out) == []
         copy(consumer, out, note)
     assert seen(world, out) == ["a", "b", "c"]
@@ -190,7 +190,7 @@ def test_an_unknown_end_is_settled_by_the_groups_offsets(
     world.send(*numbers(0, 20))
     monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", failing(is_done=is_done))
     with world.consumer(idle_timeout=IDLE_S) as consumer:
-        copy(consumer, out, records=10)
+        copy(consumer, out, max_messages=10)
         assert consumer.counters.released == (0 if is_done else 10)
     assert seen(world, out) == numbers(0, 20)
     assert "by the group's offsets it was" in caplog.text
@@ -361,7 +361,10 @@ def test_a_transaction_that_is_over_takes_no_record(world: World, out: str) -> N
     """It would be in the next one, and stay if that alone is committed."""
     world.send(*numbers(0, 2))
     before = list[Any]()
-    with world.consumer(idle_timeout=IDLE_S) as consumer, consumer.transactions(records=1) as transactions:
+    with (
+        world.consumer(idle_timeout=IDLE_S) as consumer,
+        consumer.transactions(max_messages=1) as transactions,
+    ):
         for transaction in transactions:
             for message in transaction:
                 transaction.produce(out, message.value())
@@ -391,7 +394,7 @@ def test_an_interruption_of_the_last_commit_aborts(
 
     monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Interrupted)
     with world.consumer(idle_timeout=IDLE_S) as consumer:
-        transactions = consumer.transactions(records=5)
+        transactions = consumer.transactions(max_messages=5)
         with pytest.raises(KeyboardInterrupt), transactions:
             copy_one(transactions, out)
         if is_used_on:
@@ -411,7 +414,7 @@ def test_after_an_unknown_end_nothing_is_completed_or_committed(
     producer = failing(is_done=is_done)(of_the_application(world))
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(TransactionError, match="close the consumer"):
-            copy(consumer, out, producer=producer, records=5)
+            copy(consumer, out, producer=producer, max_messages=5)
         with pytest.raises(TransactionError, match="has not ended"):
             copy(consumer, out)
         assert values(poll_quiet(consumer)) == numbers(5, 10)
@@ -474,7 +477,7 @@ def test_close_in_a_block_aborts(world: World, out: str, caplog: pytest.LogCaptu
     """The records of the open transaction are never seen; readers wait for nothing."""
     world.send(*numbers(0, 3))
     with world.consumer(idle_timeout=IDLE_S) as consumer, pytest.raises(RuntimeError, match="closed"):
-        copy(consumer, out, lambda _: consumer.close(), records=3)
+        copy(consumer, out, lambda _: consumer.close(), max_messages=3)
     assert "could not be aborted" not in caplog.text
     assert seen(world, out) == []
     with world.consumer(idle_timeout=IDLE_S) as consumer:
