@@ -77,7 +77,9 @@ if TYPE_CHECKING:
     from dedup_sdk._runner.runner import Runner
     from dedup_sdk._runner.settings import Failures, Handler, OnError
     from dedup_sdk._runner.tasks import Order
-    from dedup_sdk._transactions.transactions import Transactions
+    from dedup_sdk._transactions.committer import Committer
+    from dedup_sdk._transactions.settings import Transactions
+    from dedup_sdk._transactions.transactions import TransactionBlock
     from dedup_sdk.shared._protocol import ClaimStore
     from dedup_sdk.shared._settings import Shared
 
@@ -246,7 +248,7 @@ class DedupConsumer(Consumer):
         self._stopped = False
         self._client_end: ClientEnd | None = None
         self._runner: Runner | None = None
-        self._block: Transactions | None = None
+        self._block: TransactionBlock | None = None
         """The block of `transactions` that is at work."""
         keep_from_children(self)
 
@@ -481,7 +483,7 @@ class DedupConsumer(Consumer):
             messages = self._without_own(self._block, messages)
         self._loop.do_or_note(self._loop.complete, messages, dead_lettered=dead_lettered)
 
-    def _without_own(self, block: Transactions, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    def _without_own(self, block: TransactionBlock, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return the messages that are not in the transaction under way; the others are counted as stale."""
         left = tuple(message for message in messages if not block.has(message))
         self._engine.counters.stale += len(messages) - len(left)
@@ -645,7 +647,7 @@ class DedupConsumer(Consumer):
         max_messages: int = 1_000,
         seconds: float = 0.1,
         id_header: str | None = "dedup-id",
-    ) -> Transactions:
+    ) -> TransactionBlock:
         """Consume, and write to Kafka, in transactions: what you write becomes visible exactly once.
 
             with consumer.transactions({"transactional.id": "billing-1"}) as transactions:
@@ -673,29 +675,38 @@ class DedupConsumer(Consumer):
         was committed, or if another producer has the ID of your `Producer`; then close the consumer: the next one
         begins where the group's offsets are.
         """
-        from dedup_sdk._transactions.transactions import Transactions
+        from dedup_sdk._transactions.settings import Transactions
+        from dedup_sdk._transactions.transactions import TransactionBlock
 
-        self._access.check_open()
-        self._refuse_dirty_offsets()
-        return Transactions(
+        given = Transactions(producer, max_messages=max_messages, seconds=seconds, id_header=id_header)
+        return TransactionBlock(
             self,
             self._loop,
-            producer,
-            settings=self._settings,
+            self._committer(given),
+            given,
             idle=IdleClock(self._session, self._idle_timeout_s),
             is_stopped=lambda: self._stopped,
             forget_stop=self._forget_stop,
-            is_subscribed=lambda: self._assignment.subscribed,
             set_block=self._set_block,
-            max_messages=max_messages,
-            seconds=seconds,
-            id_header=id_header,
+        )
+
+    def _committer(self, given: Transactions) -> Committer:
+        from dedup_sdk._transactions.committer import Committer
+
+        self._access.check_open()
+        self._refuse_dirty_offsets()
+        return Committer(
+            self,
+            self._loop,
+            given,
+            settings=self._settings,
+            is_subscribed=lambda: self._assignment.subscribed,
         )
 
     def _forget_stop(self) -> None:
         self._stopped = False
 
-    def _set_block(self, block: Transactions | None) -> None:
+    def _set_block(self, block: TransactionBlock | None) -> None:
         with self._access.lock:
             if block is not None:
                 self._refuse_second_loop()

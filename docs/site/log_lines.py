@@ -401,16 +401,16 @@ LINES: Final[dict[str, list[Line]]] = {
     ],
     "Handlers": [
         Line(
-            "_transactions/transactions.py", "transaction-aborted",
+            "_transactions/committer.py", "transaction-aborted",
             "A [transaction](transactions.md) was given up, and its messages come again. Nothing to do, unless the "
             "same cause comes again and again.",
         ),
         Line(
-            "_transactions/transactions.py", "transaction-not-aborted",
+            "_transactions/committer.py", "transaction-not-aborted",
             "The broker did not confirm that a transaction was aborted. Close the consumer and start again.",
         ),
         Line(
-            "_transactions/transactions.py", "transaction-settled",
+            "_transactions/committer.py", "transaction-settled",
             "The connection broke while a transaction was committed; the group's offsets told how it ended. Nothing to "
             "do.",
         ),

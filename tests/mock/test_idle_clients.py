@@ -9,7 +9,7 @@ import pytest
 
 from dedup_sdk import header
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka import client, reader
+from dedup_sdk._kafka import client, reader, transactional_producer
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk._runner import dead_letters
@@ -204,13 +204,14 @@ def test_the_clients_of_a_bridge_write_their_lines_while_nothing_is_copied(
 ) -> None:
     """One of them reads metadata only, the other one sends batches."""
     send("a")
-    writing = Clients(_target, "Producer", monkeypatch)
+    clients = [Clients(module, "Producer", monkeypatch) for module in (_target, transactional_producer)]
     with MockKafka() as there:
         there.create_topic("orders")
         with Running(bridge(kafka.bootstrap, there.bootstrap, transactions=transactions)) as running:
             until(lambda: running.counters.copied >= 1)
             assert running.counters.copied == 1
-            assert len(writing.lines) == 2
-            writing.forget()
+            assert [len(each.lines) for each in clients] == [1, 1]
+            for each in clients:
+                each.forget()
             there.set_broker_down()
-            until(writing.have_all_spoken)
+            until(lambda: all(each.have_all_spoken() for each in clients))

@@ -90,9 +90,10 @@ LAYERS = {
     ),
     "transactions": Layer(
         ("dedup_sdk/_transactions",),
-        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._fork_safety", "dedup_sdk._kafka.client_errors",
-         "dedup_sdk._interruptions", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.loop",
-         "dedup_sdk._kafka.settings", "dedup_sdk._masking", "confluent_kafka"),
+        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._interruptions", "dedup_sdk._kafka.client_errors",
+         "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.loop", "dedup_sdk._kafka.settings",
+         "dedup_sdk._kafka.transactional_producer", "dedup_sdk._masking", "dedup_sdk._transactions",
+         "confluent_kafka"),
     ),
     "runner": Layer(
         ("dedup_sdk/_runner",),
@@ -122,7 +123,8 @@ LAYERS = {
          "dedup_sdk._kafka.closing", "dedup_sdk._masking", "dedup_sdk._kafka.fields",
          "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.guards",
          "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.client", "dedup_sdk._kafka.settings",
-         "dedup_sdk._kafka.topic_watch", "dedup_sdk._lazy_names", "dedup_sdk.producer._client_adapter",
+         "dedup_sdk._kafka.topic_watch", "dedup_sdk._kafka.transactional_producer", "dedup_sdk._lazy_names",
+         "dedup_sdk.producer._client_adapter",
          "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._lazy_names",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from dedup_sdk._kafka import transactional_producer
 from dedup_sdk.bridge import BridgeError
-from dedup_sdk.bridge import _target as target_module
 from dedup_sdk.bridge._target import Target
 from tests.support.bridging import bridge, copy_all, lying
 from tests.support.producing import Outgoing, produce, with_ids
@@ -43,7 +43,7 @@ def test_one_cluster_gets_each_record_once(broker: Broker, make_topic: MakeTopic
             super().commit_transaction(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target_module, "Producer", Failing)
+        patch.setattr(transactional_producer, "Producer", Failing)
         made = bridge(broker.bootstrap, broker.bootstrap, source, rename=target, batch_records=100)
         made.run(until_end=True)
     assert fails == []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dedup_sdk import DedupConsumer
-    from dedup_sdk._transactions.transactions import Transactions
+    from dedup_sdk._transactions.transactions import TransactionBlock
     from tests.support.worlds import World
 
 OUT: Final = "bills"
@@ -65,7 +65,7 @@ def copy(
     return {name: total for name, total in consumer.counters.as_dict().items() if total}
 
 
-def copy_one(transactions: Transactions, topic: str) -> None:
+def copy_one(transactions: TransactionBlock, topic: str) -> None:
     """Copy the messages of the first transaction, which the end of the block commits."""
     transaction = next(iter(transactions))
     for message in transaction:
@@ -188,7 +188,7 @@ def test_an_unknown_end_is_settled_by_the_groups_offsets(
 ) -> None:
     """The next producer of the ID has ended the transaction before they are read; nothing is doubled, nothing lost."""
     world.send(*numbers(0, 20))
-    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", failing(is_done=is_done))
+    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", failing(is_done=is_done))
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out, max_messages=10)
         assert consumer.counters.released == (0 if is_done else 10)
@@ -206,7 +206,7 @@ def test_a_broker_that_takes_no_long_text_is_told(
         def send_offsets_to_transaction(self, *_: Any) -> None:
             raise KafkaException(KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE))
 
-    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Refused)
+    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Refused)
     world.send("a")
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(TransactionError, match=r"offset\.metadata\.max\.bytes"):
@@ -224,8 +224,8 @@ def test_transactions_that_only_fail_are_no_endless_loop(
         def send_offsets_to_transaction(self, *_: Any) -> None:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 
-    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Refused)
-    monkeypatch.setattr("dedup_sdk._transactions.transactions.PAUSE_S", 0.001)
+    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Refused)
+    monkeypatch.setattr("dedup_sdk._transactions.committer.PAUSE_S", 0.001)
     world.send("a")
     handled = list[Message]()
     refused = pytest.raises(TransactionError, match="10 transactions in a row were aborted")
@@ -392,7 +392,7 @@ def test_an_interruption_of_the_last_commit_aborts(
                 raise KeyboardInterrupt
             return super().flush(timeout)
 
-    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Interrupted)
+    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Interrupted)
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         transactions = consumer.transactions(max_messages=5)
         with pytest.raises(KeyboardInterrupt), transactions:
@@ -557,7 +557,7 @@ def test_a_fatal_error_that_a_flush_raises_aborts(
                 raise KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
             return super().flush(timeout)
 
-    monkeypatch.setattr("dedup_sdk._transactions.transactions.Producer", Fenced)
+    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Fenced)
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out)
     assert "the transaction is aborted" in caplog.text
