@@ -900,6 +900,9 @@ class FetchLoop:
                 # Else this would complete messages that the application still has.
                 self._unwritten.update(self._delivery.finish())
             self._maintain()
+            if self._delivery.individual:
+                # As in `_hand_over`: else `poll` would take the next ready message before them.
+                self._interruption.request_maintenance()
             if len(self._fetcher.messages) >= MOST_FETCHED or self._holds_back:
                 self._holds_back = True
                 self._assignment.hold_back(hold=True)

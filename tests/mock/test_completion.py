@@ -86,6 +86,22 @@ def test_a_released_message_comes_again_before_new_ones(make: Make, send: Send) 
     assert consumer.counters.released == 1
 
 
+def test_released_messages_come_before_ready_ones_also_behind_a_call_that_takes_none(
+    make: Make, send: Send
+) -> None:
+    """`consume(0)` does the work that is due, after which `poll` may take ready messages at once."""
+    send(*map(str, range(20)))
+    consumer = make("orders", completion="explicit")
+    messages = poll_some(consumer, 3)
+    for message in messages:
+        consumer.release(message)
+    found = []
+    for _ in range(20):
+        consumer.consume(0)
+        found += values(poll_some(consumer, 1))
+    assert found == [str(number) for number in range(20)]
+
+
 def test_once_completes_or_releases(make: Make, send: Send) -> None:
     """A block that raises has its message delivered again; one that does not has it remembered at once."""
     send("a", "b")
