@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +26,7 @@ from dedup_sdk._kafka.session import Session
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk._store.rocks import RocksStore
 from tests.model.worlds.client import ModelClient
+from tests.model.worlds.exactly_once import TransactionRules
 from tests.model.worlds.life import Life
 from tests.model.worlds.world import WORLDS
 from tests.support.fresh_seeds import histories
@@ -80,6 +81,14 @@ def test_no_world_breaks_a_promise_on_rocksdb(name: str, tmp_path: Path, fresh_s
     world = replace(WORLDS[name], steps=120)
     outcomes = {seed: Life(world, seed, make_store).run() for seed in histories(fresh_seed, 2)}
     assert {seed: outcome for seed, outcome in outcomes.items() if outcome != "ok"} == {}
+
+
+@pytest.mark.parametrize("broken", [each.name for each in fields(TransactionRules)])
+def test_each_rule_of_transactions_is_needed(broken: str) -> None:
+    """Marks before the commit, offsets outside, metadata taken late, an unknown end guessed: each loses or doubles."""
+    rules = TransactionRules(**{broken: True})
+    outcomes = (Life(WORLDS["exactly-once"], seed, rules=rules).run() for seed in range(_CATCHING))
+    assert any(outcome != "ok" for outcome in outcomes)
 
 
 # --- broken variants

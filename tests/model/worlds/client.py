@@ -214,6 +214,10 @@ class ModelClient(UndescribedClient):
             raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION))
         return offsets
 
+    def with_seals(self, offsets: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """See `Client`."""
+        return list(offsets)
+
     def commit_until(self, offsets: list[TopicPartition], until: float) -> list[TopicPartition]:
         """See `Client`."""
         if not self._in_time:

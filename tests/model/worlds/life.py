@@ -17,6 +17,7 @@ from tests.model.worlds.broker import TOPIC, Backup, Broker, Log
 from tests.model.worlds.compared import Source
 from tests.model.worlds.compared_oracle import ComparedOracle
 from tests.model.worlds.disk import CrashError, Disk
+from tests.model.worlds.exactly_once import Desk, TransactionRules
 from tests.model.worlds.kept import kept
 from tests.model.worlds.member import Member, Told
 from tests.model.worlds.oracle import Oracle
@@ -38,7 +39,14 @@ Seat = tuple[str, int]
 class Life:
     """A cluster, its groups, and their events; ``make_store`` makes the store of one host."""
 
-    def __init__(self, world: World, seed: int, make_store: Callable[[], KeyStore] = MemoryStore) -> None:
+    def __init__(
+        self,
+        world: World,
+        seed: int,
+        make_store: Callable[[], KeyStore] = MemoryStore,
+        *,
+        rules: TransactionRules | None = None,
+    ) -> None:
         self.world, self.random = world, random.Random(seed)
         self.broker = Broker([Log() for _ in range(world.partitions)])
         self.oracle = (
@@ -63,6 +71,7 @@ class Life:
         self.gone: set[int] = set()
         self.backup: Backup | None = None
         self.clock_ms = 1_000
+        self.desk = Desk(self, rules or TransactionRules()) if world.exactly_once else None
 
     def chance(self, share: float) -> bool:
         """Whether something of this chance happens now."""
@@ -125,6 +134,8 @@ class Life:
                 impatient=self.chance(world.impatience),
                 in_time=self.chance(world.in_time), tell=partial(self._told, seat),
             )  # fmt: skip
+            if self.desk is not None:
+                self.desk.started(seat)
         return self.members[seat]
 
     def _told(self, seat: Seat, member: Member, told: Told) -> None:
@@ -135,6 +146,8 @@ class Life:
         member = self.members.pop(seat)
         for _ in range(self.random.randint(0, len(member.client.unanswered))):
             self.arrive(member, heard=False)
+        if self.desk is not None:
+            self.desk.died(seat)
         member.die()
         self.ended[seat].clear()
         self.owners = {held: owner for held, owner in self.owners.items() if owner != seat}
@@ -171,9 +184,11 @@ class Life:
         group, number = held
         seat = group, self.random.randrange(self.world.hosts)
         before = self.owners.pop(held, None)
+        sleeper = None
         if before is not None:
             if before != seat and self.chance(self.world.zombies):
                 self.zombies.append((before, number))
+                sleeper = before
             else:
                 with self.mortal(before) as member:
                     loses = not self.world.orderly and self.chance(0.2)
@@ -183,12 +198,16 @@ class Life:
         if (seat, number) in self.zombies:
             self.awake(seat, number)
         with self.mortal(seat) as member:
+            if self.desk is not None:
+                self.desk.rebalanced(seat, sleeper)
             self._take(member, seat, number)
             self.owners[held] = seat
 
     def _take(self, member: Member, seat: Seat, number: int) -> None:
         if (seat[0], number) not in self.broker.committed:
             self.oracle.goes_on(seat, number)
+        if self.desk is not None:
+            self.desk.wait(seat[0], number)
         member.take(number)
 
     def _give_back(self, member: Member) -> Callable[[int], None]:
@@ -199,7 +218,7 @@ class Life:
                 # The coordinator takes what a member sent before that joins again.
                 for sent in member.client.unanswered:
                     member.client.arrive(sent)
-            self._look_at_commit(member.group, number, before)
+            self.look_at_commit(member.group, number, before)
 
         return give_back
 
@@ -208,6 +227,8 @@ class Life:
         self.zombies.remove((seat, number))
         with self.mortal(seat) as member:
             member.lose(number)
+        if self.desk is not None:
+            self.desk.awoken(seat)
         self._forget(seat, number)
 
     def _forget(self, seat: Seat, number: int) -> None:
@@ -222,9 +243,10 @@ class Life:
         before = {tp.partition: self.broker.committed.get((member.group, tp.partition)) for tp in asked}
         member.arrive(heard=heard)
         for number, committed in before.items():
-            self._look_at_commit(member.group, number, committed)
+            self.look_at_commit(member.group, number, committed)
 
-    def _look_at_commit(self, group: str, number: int, before: TopicPartition | None) -> None:
+    def look_at_commit(self, group: str, number: int, before: TopicPartition | None) -> None:
+        """Have the oracle judge a group's new commit."""
         now = self.broker.committed.get((group, number))
         if now is not None and now is not before:
             self.oracle.committed(group, before, now)
@@ -265,9 +287,7 @@ class Life:
                     self.random.randrange(self.world.partitions), self.random.choice([1, 1, 2, 5, 20])
                 )
             elif what < 0.85:
-                for _ in range(self.random.choice([1, 1, 2, 6])):
-                    if member.in_flight:
-                        self.end(seat, member, self.random.choice(member.in_flight))
+                self._handle(seat, member)
             elif what < 0.9:
                 if member.durability != "commit":
                     member.persist()
@@ -276,6 +296,14 @@ class Life:
             else:
                 self.arrive(member)
         self._look_at_memory(seat)
+
+    def _handle(self, seat: Seat, member: Member) -> None:
+        if self.desk is not None:
+            self.desk.step(seat, member)
+            return
+        for _ in range(self.random.choice([1, 1, 2, 6])):
+            if member.in_flight:
+                self.end(seat, member, self.random.choice(member.in_flight))
 
     def _look_at_memory(self, seat: Seat) -> None:
         member = self.members.get(seat)
@@ -438,6 +466,8 @@ class Life:
                 self.arrive(member)
             for number in range(self.world.partitions):
                 member.fetch(number, 20)
+            if self.desk is not None:
+                self.desk.finish(seat, member)
             for message in list(member.in_flight):
                 if message in member.in_flight:
                     self.end(seat, member, message, surely=True)
@@ -448,6 +478,8 @@ class Life:
         owner = self.owners.get((group, number))
         if owner is None:
             self.owners[group, number] = owner = group, self.random.randrange(self.world.hosts)
+            if self.desk is not None:
+                self.desk.rebalanced(owner, None)
             self._take(self.member(owner), owner, number)
         held = self.members[owner].held(number)
         entries = self.broker.logs[number].read(0, len(self.oracle.entries[number]))

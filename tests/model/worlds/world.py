@@ -26,7 +26,8 @@ class World:
     partitions; else their deadline has passed. ``parking`` is how many records of a partition may wait in memory (None:
     as in production). ``operators``: that a tool moves a group, or deletes its offsets; of these,
     ``seeks_by_operators`` are seeks of the owner instead, and ``deleted_at_once`` of the tool's moves are set-backs
-    whose commit is deleted before a host starts with it.
+    whose commit is deleted before a host starts with it. ``exactly_once``: members commit in transactions what they
+    produce (`tests.model.worlds.exactly_once`).
     """
 
     window: Window = BRIEFLY
@@ -60,6 +61,7 @@ class World:
     seeks: float = 0.0
     in_time: float = 0.5
     parking: int | None = None
+    exactly_once: bool = False
 
     @property
     def follows_the_watermark(self) -> bool:
@@ -86,6 +88,9 @@ WORLDS = {
     "crashes": World(fuses=0.05),
     "zombies": World(zombies=0.6, crashes=0.03, hosts=3),
     "transactions": World(holes=0.3, fuses=0.02),
+    "exactly-once": World(
+        exactly_once=True, partitions=2, hosts=3, zombies=0.4, fuses=0.02, poison=0.0, holes=0.1
+    ),
     "two-groups": World(groups=("g", "h"), one_disk=True, lost_disks=0.0, steps=400),
     "rings": World(window=Window(count=3), repeats=0.8, fuses=0.03, zombies=0.2),
     "ring-of-one": World(window=Window(count=1), repeats=0.9, fuses=0.03),
