@@ -77,8 +77,7 @@ if TYPE_CHECKING:
     from dedup_sdk._runner.runner import Runner
     from dedup_sdk._runner.settings import Failures, Handler, OnError
     from dedup_sdk._runner.tasks import Order
-    from dedup_sdk._transactions.committer import Committer
-    from dedup_sdk._transactions.settings import Transactions
+    from dedup_sdk._transactions.settings import ProducingHandler
     from dedup_sdk._transactions.transactions import TransactionBlock
     from dedup_sdk.shared._protocol import ClaimStore
     from dedup_sdk.shared._settings import Shared
@@ -355,8 +354,9 @@ class DedupConsumer(Consumer):
 
     def run(
         self,
-        handler: Handler,
+        handler: Handler | ProducingHandler,
         *,
+        transactions: TransactionBlock | None = None,
         on_error: OnError = "raise",
         dead_letters: str | None = None,
         workers: int = 1,
@@ -374,6 +374,10 @@ class DedupConsumer(Consumer):
 
         Args:
             handler: called with a message; its result is ignored. An exception means that the message is not handled.
+            transactions: what `transactions` returns: messages end in Kafka transactions. ``handler`` is called with a
+                message and a function that produces, with the arguments of the client's ``produce``; its records
+                become visible exactly once, together with the group's offsets. A transaction begins when handlers have
+                returned.
             on_error: the reaction to an exception. ``raise``: this method raises the first one. ``retry``: the handler
                 is called again after a pause; this method raises the error of the last attempt. ``dead-letter``: after
                 the last attempt the message goes to the dead-letter topic, counts as handled, and the loop goes on; see
@@ -396,7 +400,7 @@ class DedupConsumer(Consumer):
         """
         from dedup_sdk._kafka.worker_session import WorkerSession
         from dedup_sdk._runner.dead_letters import DeadLetterProducer
-        from dedup_sdk._runner.runner import Runner
+        from dedup_sdk._runner.runner import Ends, EndsAtOnce, Runner
         from dedup_sdk._runner.settings import Retries, RunSettings, calls_at_most
 
         settings = RunSettings(
@@ -412,6 +416,7 @@ class DedupConsumer(Consumer):
                 wait_max=wait_max,
             ),
             max_in_flight=max_in_flight,
+            produces=transactions is not None,
         )
         self._access.check_open()
         letters = None
@@ -426,7 +431,12 @@ class DedupConsumer(Consumer):
             deadline_s=self._settings.revoke_deadline_s * WAITING_SHARE,
             doubt=self._interruption.note,
         )
-        with Runner(settings, session, group=self._settings.group, letters=letters) as runner:
+        ends: Ends = EndsAtOnce(settings, session)
+        if transactions is not None:
+            from dedup_sdk._transactions.handled import EndsInTransactions
+
+            ends = EndsInTransactions(self, transactions, handler, most=max_in_flight)
+        with Runner(settings, session, group=self._settings.group, letters=letters, ends=ends) as runner:
             self._work(runner, session)
         if runner.failure is not None:
             raise runner.failure
@@ -659,7 +669,8 @@ class DedupConsumer(Consumer):
         `produce`, and the group's offsets. It is committed when you ask for the next one, or leave the block without an
         exception; an exception aborts it, and its messages come again. Transactions end after `stop`, and after
         ``idle_timeout``, as iteration does. Nothing else ends the messages of a transaction: `complete` and `release`
-        change nothing, and are counted as stale. A consumer has one such block, or one `run`, at a time.
+        change nothing, and are counted as stale. A consumer has one such block, or one `run`, at a time. `run` takes
+        the transactions in place of a block.
 
         Args:
             producer: settings for the producer besides those of the consumer, or a `Producer` of yours with a
@@ -675,32 +686,29 @@ class DedupConsumer(Consumer):
         was committed, or if another producer has the ID of your `Producer`; then close the consumer: the next one
         begins where the group's offsets are.
         """
-        from dedup_sdk._transactions.settings import Transactions
+        from dedup_sdk._transactions.committer import Committer
+        from dedup_sdk._transactions.settings import TransactionSettings
         from dedup_sdk._transactions.transactions import TransactionBlock
 
-        given = Transactions(producer, max_messages=max_messages, seconds=seconds, id_header=id_header)
-        return TransactionBlock(
-            self,
-            self._loop,
-            self._committer(given),
-            given,
-            idle=IdleClock(self._session, self._idle_timeout_s),
-            is_stopped=lambda: self._stopped,
-            forget_stop=self._forget_stop,
-            set_block=self._set_block,
-        )
-
-    def _committer(self, given: Transactions) -> Committer:
-        from dedup_sdk._transactions.committer import Committer
-
+        given = TransactionSettings(producer, max_messages=max_messages, seconds=seconds, id_header=id_header)
         self._access.check_open()
         self._refuse_dirty_offsets()
-        return Committer(
+        committer = Committer(
             self,
             self._loop,
             given,
             settings=self._settings,
             is_subscribed=lambda: self._assignment.subscribed,
+        )
+        return TransactionBlock(
+            self,
+            self._loop,
+            committer,
+            given,
+            idle=IdleClock(self._session, self._idle_timeout_s),
+            is_stopped=lambda: self._stopped,
+            forget_stop=self._forget_stop,
+            set_block=self._set_block,
         )
 
     def _forget_stop(self) -> None:

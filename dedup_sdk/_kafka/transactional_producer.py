@@ -140,6 +140,9 @@ class TransactionalProducer:
 
     def begin(self, until: float) -> None:
         """Begin a transaction."""
+        # Reports of the one before come when the client is polled, also if that was aborted.
+        while self._step(lambda: self._client.poll(0)):
+            pass
         self.forget_errors()
         self._repeat(self._client.begin_transaction, until)
 

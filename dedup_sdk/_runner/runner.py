@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from confluent_kafka import KafkaError, Message
 
@@ -39,6 +39,83 @@ class LetterReport(NamedTuple):
     error: KafkaError | None
 
 
+class Ends(Protocol):
+    """How messages end whose handlers have succeeded: at once, or in a transaction.
+
+    Its length is the number of tasks that it keeps.
+    """
+
+    def __len__(self) -> int: ...
+
+    def begin(self) -> None:
+        """Begin, in the session, before the first message."""
+
+    def call(self, task: Task) -> object:
+        """Call the handler of a task, on a worker's thread."""
+
+    def handled(self, tasks: Sequence[Task]) -> None:
+        """End the messages of tasks, or keep them until `work`; with the lock."""
+
+    def kept(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
+        """Return the tasks of partitions (None: of all) that have not ended, oldest first."""
+
+    def forget(self, partitions: Collection[Coordinates] | None) -> None:
+        """Drop the kept tasks of partitions (None: of all): their messages come again. With the lock."""
+
+    def work(self) -> None:
+        """End what is due. Without the lock, between two calls for messages."""
+
+    def finish(self) -> None:
+        """End all kept tasks. Without the lock."""
+
+    def log_in(self, username: str, password: str) -> None:
+        """Use these credentials from the next login on."""
+
+    def close(self) -> None:
+        """Release what is held."""
+
+
+class EndsAtOnce:
+    """`Ends` by which a message is completed when its handler has returned."""
+
+    def __init__(self, settings: RunSettings, session: WorkerSession) -> None:
+        self._handler, self._session = settings.handler, session
+
+    def __len__(self) -> int:
+        return 0
+
+    def begin(self) -> None:
+        """See `Ends`."""
+
+    def call(self, task: Task) -> object:
+        """See `Ends`."""
+        return self._handler(task.message)
+
+    def handled(self, tasks: Sequence[Task]) -> None:
+        """See `Ends`."""
+        self._session.complete([task.message for task in tasks])
+
+    def kept(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
+        """See `Ends`."""
+        del partitions
+        return []
+
+    def forget(self, partitions: Collection[Coordinates] | None) -> None:
+        """See `Ends`."""
+
+    def work(self) -> None:
+        """See `Ends`."""
+
+    def finish(self) -> None:
+        """See `Ends`."""
+
+    def log_in(self, username: str, password: str) -> None:
+        """See `Ends`."""
+
+    def close(self) -> None:
+        """See `Ends`."""
+
+
 class Runner:
     """One run over a `WorkerSession`. Its state changes only in ``session.exclusive()``.
 
@@ -53,12 +130,14 @@ class Runner:
         *,
         group: str,
         letters: DeadLetterProducer | None,
+        ends: Ends,
     ) -> None:
+        self._ends = ends
         self.failure: BaseException | None = None
         self._settings, self._session, self._counters = settings, session, session.counters
         self._group, self._letters = group, letters
         self._tasks = Tasks(settings.order, self._counters)
-        self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
+        self._workers = Workers(ends.call, settings.workers, settings.retries, settings.is_final)
         self._reports: dict[Task, KafkaError | None] = {}
         """Delivery reports of dead letters, by task: None, or the error of a letter that was not delivered."""
         self._stopped = False
@@ -76,10 +155,12 @@ class Runner:
             self._workers.join(timeout_s=1.0)
         if self._letters is not None:
             self._letters.close()
+        self._ends.close()
 
     def run(self) -> None:
         """Handle messages until `stop`, an error, or ``idle_timeout``; then wait for the running handlers."""
         try:
+            self._ends.begin()
             self._serve()
         except BaseException:
             self._drain_after_error()
@@ -87,7 +168,8 @@ class Runner:
         self._drain(None if self.failure is None else self._session.deadline_s)
 
     def log_in(self, username: str, password: str) -> None:
-        """Have the producer of dead letters use these credentials from its next login on."""
+        """Have the producers use these credentials from their next login on."""
+        self._ends.log_in(username, password)
         if self._letters is not None:
             self._letters.log_in(username, password)
 
@@ -98,7 +180,7 @@ class Runner:
 
     def has(self, message: Message) -> bool:
         """Whether a message is in flight."""
-        return any(task.message is message for task in self._tasks.of())
+        return any(task.message is message for task in (*self._tasks.of(), *self._ends.kept()))
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -106,15 +188,17 @@ class Runner:
         session = self._session
         while not self._stopped and self.failure is None:
             self._process_outcomes(0)
-            if len(self._tasks) >= self._settings.max_in_flight:
+            self._ends.work()
+            kept = len(self._ends)
+            if len(self._tasks) + kept >= self._settings.max_in_flight:
                 if not self._process_outcomes(POLL_S):
                     session.keep_alive()
                 continue
-            message = session.poll(0 if self._tasks else WAIT_S)
+            message = session.poll(0 if self._tasks else POLL_S if kept else WAIT_S)
             if message is not None:
                 with session.exclusive():
                     self._accept(message)
-            elif session.is_idle(busy=bool(self._tasks)):
+            elif session.is_idle(busy=bool(self._tasks or kept)):
                 return
             elif self._tasks:
                 self._process_outcomes(POLL_S)
@@ -137,8 +221,12 @@ class Runner:
                 self._process_outcomes(POLL_S)
                 self._withdraw()
                 self._session.keep_alive()
+            self._ends.finish()
         finally:
             with self._session.exclusive():
+                for task in self._ends.kept():
+                    self._session.give_back(task.message)
+                self._ends.forget(None)
                 for task in self._abandon(None):
                     self._give_back(task)
                 self._session.deliver_again()
@@ -176,8 +264,8 @@ class Runner:
                     self._handle_failure(task, task.error)
                     continue
                 self._remove(task)
-                done.append(task.message)
-            self._session.complete(done)
+                done.append(task)
+            self._ends.handled(done)
             for task, error in self._letter_reports():
                 if error is None:
                     self._remove(task)
@@ -272,11 +360,13 @@ class Runner:
                 break
             # A rebalance callback holds the lock; a handler may need it, e.g. for `verdict`. So wait without it.
             self._session.wait(POLL_S)
+        self._ends.forget(revoked)
         self._abandon(revoked)
 
     def began(self, partitions: Collection[Coordinates]) -> set[int]:
         """Return the offsets of messages whose handler was called, of partitions; call with the lock held."""
-        return {task.offset for task in self._tasks.of(partitions) if task.attempts}
+        began = (*self._tasks.of(partitions), *self._ends.kept(partitions))
+        return {task.offset for task in began if task.attempts}
 
     def withdraw(self, partitions: Collection[Coordinates]) -> set[int]:
         """Drop the tasks of partitions whose handlers were never called; return their offsets; with the lock held."""
@@ -285,6 +375,7 @@ class Runner:
     def lose(self, partitions: Collection[Coordinates] | None) -> None:
         """Abandon the tasks of lost partitions (None: of all) without a write; call with the lock held."""
         self._tasks.withdraw(partitions)
+        self._ends.forget(partitions)
         self._abandon(partitions)
 
     def _abandon(self, partitions: Collection[Coordinates] | None) -> list[Task]:

@@ -147,13 +147,17 @@ def check_dead_letters(topic: str | None, on_error: OnError) -> None:
         )
 
 
-def refuse_unfit(handler: Callable[..., Any], kind: str) -> None:
-    """Raise `ConfigurationError` for a handler that does not take one message; ``kind``: the one to give."""
-    unfit = unfit_arguments(handler, 1)
+def refuse_unfit(handler: Callable[..., Any], kind: str, *, produces: bool = False) -> None:
+    """Raise `ConfigurationError` for a handler that does not take one message; ``kind``: the one to give.
+
+    ``produces``: it takes a message, and the function that produces.
+    """
+    unfit = unfit_arguments(handler, 2 if produces else 1)
     if unfit is not None:
+        taken, given = ("a message and produce",) * 2 if produces else ("one message", "a message")
         raise ConfigurationError(
-            f"handler={shown(handler)} cannot be called with one message, as its arguments are {unfit}; give {kind} of "
-            "a message"
+            f"handler={shown(handler)} cannot be called with {taken}, as its arguments are {unfit}; give {kind} of "
+            f"{given}"
         )
 
 
@@ -161,7 +165,7 @@ def refuse_unfit(handler: Callable[..., Any], kind: str) -> None:
 class RunSettings:
     """The settings of a run; raises `ConfigurationError` with a one-line message."""
 
-    handler: Handler
+    handler: Callable[..., object]
     on_error: OnError
     dead_letters: str | None
     """The dead-letter topic; None: the default."""
@@ -169,6 +173,8 @@ class RunSettings:
     order: Order
     retries: Retries
     max_in_flight: int
+    produces: bool = False
+    """Whether the handler takes a message, and the function that produces."""
 
     def __post_init__(self) -> None:
         choice("on_error", self.on_error, ("raise", "retry", "dead-letter"))
@@ -196,7 +202,7 @@ class RunSettings:
                 f"handler={shown(self.handler)} is async, or has yield: a message would count as handled before its "
                 "code has run; give a plain function, which may call asyncio.run()"
             )
-        refuse_unfit(self.handler, "a function")
+        refuse_unfit(self.handler, "a function", produces=self.produces)
 
     def is_final(self, error: BaseException) -> bool:
         """Whether a handler's error, after its retries, ends the run."""

@@ -38,16 +38,22 @@ class Stage(Enum):
 class Task:
     """One message and the state of its handler. Thread-safe."""
 
-    __slots__ = ("_abandoned", "_lock", "_stage", "attempts", "coordinates", "error", "message")
+    __slots__ = ("_abandoned", "_lock", "_stage", "attempts", "coordinates", "error", "message", "output")
 
     def __init__(self, message: Any) -> None:
         self.message = message
         self.coordinates: Coordinates = (message.topic(), message.partition())
         self.attempts = 0
         self.error: BaseException | None = None
+        self.output: Any = None
+        """What the call that succeeded has kept; see `keep`."""
         self._stage = Stage.WAITING
         self._abandoned = False
         self._lock = Lock()
+
+    def keep(self, output: Any) -> None:
+        """Keep the output of a call of the handler; a later call replaces it."""
+        self.output = output
 
     @property
     def offset(self) -> int:

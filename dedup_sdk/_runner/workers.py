@@ -10,7 +10,7 @@ from threading import Lock, Thread, current_thread
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Final
 
-from dedup_sdk._runner.settings import Handler, Retries, UnfitHandlerError
+from dedup_sdk._runner.settings import Retries, UnfitHandlerError
 from dedup_sdk._runner.tasks import Task
 
 _MISSING = object()
@@ -21,13 +21,18 @@ _NOT_RUN: Final = (GeneratorType, AsyncGeneratorType, Future)
 class Workers:
     """A fixed number of threads that run tasks; end them with `close`.
 
-    ``ends_all`` returns whether no further task may begin after a handler's last error.
+    ``call`` calls the handler of a task. ``ends_all`` returns whether no further task may begin after a handler's last
+    error.
     """
 
     def __init__(
-        self, handler: Handler, count: int, retries: Retries, ends_all: Callable[[BaseException], bool]
+        self,
+        call: Callable[[Task], object],
+        count: int,
+        retries: Retries,
+        ends_all: Callable[[BaseException], bool],
     ) -> None:
-        self._handler = handler
+        self._call_handler = call
         self._ends_all = ends_all
         self._halted = False
         self._retries = retries
@@ -122,7 +127,7 @@ class Workers:
             self._handle_again(task, error)
 
     def _run(self, task: Task) -> None:
-        result = self._handler(task.message)
+        result = self._call_handler(task)
         if isinstance(result, _NOT_RUN) or hasattr(result, "__await__"):
             if isinstance(result, CoroutineType):
                 result.close()  # else the interpreter warns that nobody awaited it

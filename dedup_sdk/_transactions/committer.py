@@ -43,7 +43,7 @@ from dedup_sdk.errors import TransactionError
 if TYPE_CHECKING:
     from dedup_sdk._kafka.consumer import DedupConsumer
     from dedup_sdk._kafka.loop import FetchLoop
-    from dedup_sdk._transactions.settings import Transactions
+    from dedup_sdk._transactions.settings import TransactionSettings
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -74,11 +74,13 @@ class Committer:
         self,
         consumer: DedupConsumer,
         loop: FetchLoop,
-        given: Transactions,
+        given: TransactionSettings,
         *,
         settings: ClientSettings,
         is_subscribed: Callable[[], bool],
     ) -> None:
+        self._releases = True
+        """Whether the messages of an aborted transaction are released, to come again."""
         self._consumer, self._loop, self._is_subscribed = consumer, loop, is_subscribed
         self._id_header = given.id_header
         producer = given.producer
@@ -119,6 +121,10 @@ class Committer:
             if may_pass(error.args[0]):
                 raise TransactionError(f"transactions cannot begin: {error_text(error.args[0])}") from None
             raise
+
+    def keep_messages(self) -> None:
+        """Release no messages of aborted transactions: the caller tries them again."""
+        self._releases = False
 
     def close(self) -> None:
         """End; a transaction whose end nobody knows keeps its messages, which nothing may complete."""
@@ -193,7 +199,7 @@ class Committer:
             if self._asked is not None:
                 self._settle()
             elif self._messages is not None:
-                self._abort(_AbortError(f"an exception left the block: {type(error).__name__}"))
+                self._abort(_AbortError(f"an exception: {type(error).__name__}"))
             if is_interruption(error):
                 # A message may be in no place.
                 self._loop.open_again()
@@ -216,7 +222,7 @@ class Committer:
                     f"{_MOST_ABORTS} transactions in a row were aborted, the last one because of: {abort}; their "
                     "messages come again with the next start"
                 ) from None
-            time.sleep(min(PAUSE_S * 2 ** (self._aborts - 1), _LONGEST_PAUSE_S))
+            self._pause(min(PAUSE_S * 2 ** (self._aborts - 1), _LONGEST_PAUSE_S))
             return False
         except _UnknownError:
             return self._settle()
@@ -263,9 +269,9 @@ class Committer:
         self._messages, self._asked, self._aborts = None, None, 0
 
     def _abort(self, abort: _AbortError) -> None:
-        """Abort the transaction; its messages come again, as far as this consumer still has them."""
+        """Abort the transaction; released messages come again, as far as this consumer still has them."""
         logger.warning(
-            "the transaction is aborted, and its messages come again: %s",
+            "the transaction is aborted, and tried again: %s",
             abort,
             extra={"event": "transaction-aborted"},
         )
@@ -274,7 +280,7 @@ class Committer:
         self._note_aborted()
 
     def _note_aborted(self) -> None:
-        self._consumer.transaction_aborted(self._messages or ())
+        self._consumer.transaction_aborted((self._messages or ()) if self._releases else ())
         self._messages = self._asked = None
 
     def _settle(self) -> bool:
@@ -303,6 +309,13 @@ class Committer:
         return is_committed
 
     # --- the producer --------------------------------------------------------------------------------------------
+
+    def _pause(self, seconds: float) -> None:
+        """Wait; callbacks of rebalances run meanwhile."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, PAUSE_S))
+            self._lets_group_hear()
 
     def _lets_group_hear(self) -> bool:
         self._consumer.consume(0)
@@ -339,7 +352,7 @@ def _refused() -> Generator[None]:
 
 def _told(failed: TransactionFailedError) -> str:
     """The cause of a failed transaction, for people."""
-    return f"{'the broker refuses a record: ' if failed.is_of_a_record else ''}{error_text(failed)}"
+    return f"{'a record was not written: ' if failed.is_of_a_record else ''}{error_text(failed)}"
 
 
 _UNKNOWN: Final = (

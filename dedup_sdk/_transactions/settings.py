@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from confluent_kafka import Message
 from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._checks import seconds, text, whole
@@ -14,22 +15,34 @@ from dedup_sdk.errors import ConfigurationError
 
 _MOST_MESSAGES: Final = 100_000
 
+Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
+
+
+class Produce(Protocol):
+    """Produces a record in the transaction of a message, while its handler runs.
+
+    ``partition`` -1: chosen by the key. ``timestamp``: milliseconds since the epoch, 0: now. The records of a call that
+    raises are forgotten.
+    """
+
+    def __call__(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        *,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers = (),
+    ) -> None: ...
+
+
+ProducingHandler = Callable[[Message, Produce], object]
+
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
-    """Transactions in which `DedupConsumer.run` commits what its handlers produce.
-
-        consumer.run(handle, transactions=Transactions({"transactional.id": "billing-1"}, seconds=0.2), workers=4)
-
-    Args:
-        producer: settings for the producer besides those of the consumer, or a `Producer` of yours with a
-            ``transactional.id``; see `DedupConsumer.transactions`.
-        max_messages: the most messages of a transaction.
-        seconds: the most seconds between the end of the first handler of a transaction and its commit.
-        id_header: the header for the ID of each record that a handler produces; None: no header.
-
-    Raises `ConfigurationError` for what is none of these.
-    """
+class TransactionSettings:
+    """The settings of `DedupConsumer.transactions`; raises `ConfigurationError` with a one-line message."""
 
     producer: Mapping[str, Any] | Producer = field(default_factory=dict[str, Any], repr=False)
     max_messages: int = field(default=1_000, kw_only=True)

@@ -10,24 +10,23 @@ Written over `DedupConsumer.transaction_offsets` and its two counterparts, which
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.client_errors import handle_error
-from dedup_sdk.errors import TransactionError
+from dedup_sdk._transactions.settings import Headers
+from dedup_sdk.errors import ConfigurationError, TransactionError
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.consumer import DedupConsumer
     from dedup_sdk._kafka.loop import FetchLoop, IdleClock
     from dedup_sdk._transactions.committer import Committer
-    from dedup_sdk._transactions.settings import Transactions
+    from dedup_sdk._transactions.settings import TransactionSettings
 
 _WAIT_S: Final = 0.2
-
-Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
 
 
 def record_of(
@@ -102,7 +101,7 @@ class TransactionBlock:
         consumer: DedupConsumer,
         loop: FetchLoop,
         committer: Committer,
-        given: Transactions,
+        given: TransactionSettings,
         *,
         idle: IdleClock,
         is_stopped: Callable[[], bool],
@@ -119,12 +118,27 @@ class TransactionBlock:
         self._place: Literal["before", "inside", "behind"] = "before"
         """Whether the block has begun, and ended."""
 
+    def lend(self, consumer: DedupConsumer) -> tuple[Committer, TransactionSettings]:
+        """Return what `DedupConsumer.run` commits with, in place of the block; the transactions count as used then."""
+        if self._consumer is not consumer:
+            raise ConfigurationError(
+                "transactions= are those of another consumer: give consumer.transactions(...)"
+            )
+        self._use()
+        # To release the messages of an aborted transaction would let those with the same keys overtake them.
+        self.committer.keep_messages()
+        return self.committer, self._given
+
+    def _use(self) -> None:
+        if self._place != "before":
+            raise RuntimeError("transactions() were used before: call it again for another block")
+        self._place = "behind"
+
     # --- the block -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         """Begin: messages that you got before are completed, if asking for more does so."""
-        if self._place != "before":
-            raise RuntimeError("transactions() were used before: call it again for another block")
+        self._use()
         self._set_block(self)
         try:
             self._loop.begin_explicit(None)

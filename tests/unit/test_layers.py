@@ -92,8 +92,8 @@ LAYERS = {
         ("dedup_sdk/_transactions",),
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._interruptions", "dedup_sdk._kafka.client_errors",
          "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.loop", "dedup_sdk._kafka.settings",
-         "dedup_sdk._kafka.transactional_producer", "dedup_sdk._masking", "dedup_sdk._transactions",
-         "confluent_kafka"),
+         "dedup_sdk._kafka.transactional_producer", "dedup_sdk._masking", "dedup_sdk._runner.tasks",
+         "dedup_sdk._transactions", "confluent_kafka"),
     ),
     "runner": Layer(
         ("dedup_sdk/_runner",),

@@ -1,0 +1,164 @@
+"""Transactions of `DedupConsumer.run`: what handlers have produced is committed together, and then they have ended.
+
+    handler ─▶ output, in memory ─▶ begin ─▶ records ─▶ offsets ─▶ commit ─▶ messages are completed
+
+- **A transaction begins when its handlers have returned.** So no handler holds one open: readers wait for no slow
+  handler, and no transaction takes too long. A call that raises has produced nothing; the next one begins anew.
+- **A message with a key follows the one before it when that one's handler has returned**, as without transactions, and
+  is in the same transaction, or in a later one.
+- **An aborted transaction is tried again with the same output**, of the messages that are in hand still. To release
+  them would let messages with the same keys overtake them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dedup_sdk._transactions.settings import Headers
+from dedup_sdk._transactions.transactions import record_of
+from dedup_sdk.errors import TransactionError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from dedup_sdk._kafka.consumer import DedupConsumer
+    from dedup_sdk._runner.tasks import Coordinates, Task
+    from dedup_sdk._transactions.committer import Committer
+    from dedup_sdk._transactions.transactions import TransactionBlock
+
+
+class Output:
+    """The records of one call of a handler; see `Produce`. For one thread."""
+
+    def __init__(self, committer: Committer, message: Message) -> None:
+        self.records: list[dict[str, Any]] = []
+        self._committer, self._message = committer, message
+        self._is_open = True
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        *,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Headers = (),
+    ) -> None:
+        """Produce a record with the others of this call; see `Produce`."""
+        if not self._is_open:
+            raise TransactionError("the handler has returned: produce in its call, not later")
+        own = self._committer.output_header(self._message, len(self.records))
+        self.records.append(
+            record_of(topic, value, key, partition=partition, timestamp=timestamp, headers=headers, own=own)
+        )
+
+    def close(self) -> None:
+        """Take no more."""
+        self._is_open = False
+
+
+class EndsInTransactions:
+    """Messages whose handlers have returned end in transactions: see `dedup_sdk._runner.runner.Ends`.
+
+    ``most``: the most messages of a transaction.
+    """
+
+    def __init__(
+        self,
+        consumer: DedupConsumer,
+        block: TransactionBlock,
+        handler: Callable[..., object],
+        *,
+        most: int,
+    ) -> None:
+        self._consumer, self._handler = consumer, handler
+        self._committer, given = block.lend(consumer)
+        self._seconds, self._most = given.seconds, min(most, given.max_messages)
+        self._kept: dict[Task, None] = {}
+        self._due_at = 0.0
+        self._has_failed = False
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def begin(self) -> None:
+        """See `Ends`."""
+        self._committer.open()
+
+    def call(self, task: Task) -> object:
+        """See `Ends`."""
+        output = Output(self._committer, task.message)
+        try:
+            result = self._handler(task.message, output.produce)
+        finally:
+            output.close()
+        task.keep(output.records)
+        return result
+
+    def handled(self, tasks: Sequence[Task]) -> None:
+        """See `Ends`."""
+        if tasks and not self._kept:
+            self._due_at = time.monotonic() + self._seconds
+        self._kept |= dict.fromkeys(tasks)
+
+    def kept(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
+        """See `Ends`."""
+        return [task for task in self._kept if partitions is None or task.coordinates in partitions]
+
+    def forget(self, partitions: Collection[Coordinates] | None) -> None:
+        """See `Ends`."""
+        for task in self.kept(partitions):
+            del self._kept[task]
+
+    def work(self) -> None:
+        """See `Ends`."""
+        if self._kept and (len(self._kept) >= self._most or time.monotonic() >= self._due_at):
+            self._commit()
+
+    def finish(self) -> None:
+        """See `Ends`."""
+        while self._kept and not self._has_failed:
+            self._commit()
+
+    def log_in(self, username: str, password: str) -> None:
+        """See `Ends`."""
+        self._committer.log_in(username, password)
+
+    def close(self) -> None:
+        """See `Ends`."""
+        self._committer.close()
+
+    def _commit(self) -> None:
+        tasks = self._in_hand()
+        if not tasks:
+            return
+        try:
+            self._committer.begin([task.message for task in tasks])
+            for task in tasks:
+                for record in task.output:
+                    self._committer.put(record)
+            if self._committer.commit():
+                for task in tasks:
+                    self._kept.pop(task, None)
+                self._due_at = time.monotonic() + self._seconds
+        except BaseException as error:
+            self._has_failed = True
+            self._committer.leave(error)
+            # Those that are in a transaction without a known end are nobody's: to give them back could double them.
+            self._kept = {} if self._committer.messages is not None else self._kept
+            raise
+
+    def _in_hand(self) -> list[Task]:
+        """Return the next tasks whose messages this consumer still has; the others come again."""
+        tasks = []
+        for task in list(self._kept)[: self._most]:
+            if self._consumer.holds(task.message):
+                tasks.append(task)
+                continue
+            # E.g. its lease in the shared memory is over.
+            self._kept.pop(task, None)
+            self._consumer.transaction_aborted([task.message])
+        return tasks
