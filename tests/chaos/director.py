@@ -28,6 +28,7 @@ from tests.chaos.memory import shared_memory
 from tests.chaos.options import WorkerOptions
 from tests.chaos.oracle import judge, messages, unhandled
 from tests.chaos.outbox_sender import OutboxSender
+from tests.chaos.output_topic import OutputTopic
 from tests.chaos.report import Report
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import Sender
@@ -66,6 +67,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
     folder = Path(tempfile.mkdtemp(prefix="chaos-")) if keep is None else keep / topic
     folder.mkdir(parents=True, exist_ok=True)
     bed.kafka.create_topic(topic, scenario.partitions, scenario.topic_config)
+    output = _output(scenario, bed, topic)
     sender = _sender(scenario, choice, bed, topic, folder)
     try:
         refusing = scenario.bad_disks and choice.mount and may_refuse()
@@ -82,11 +84,12 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
                 refused=refusing,
                 database="" if database is None else database.url,
                 memory="" if memory is None else memory.url,
+                output="" if output is None else output.topic,
             )
             stage = Stage(
                 choice, bed, folder, sender, watch,
                 options=options, disks=_disks(scenario, choice), proxied=scenario.proxied, database=database,
-                memory=memory,
+                output=output, memory=memory,
             )  # fmt: skip
             try:
                 history, stuck = _play(scenario, stage)
@@ -118,6 +121,13 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
         stuck=stuck,
         ended=stage.faults["ended"] if scenario.enduring else 0,
     )
+
+
+def _output(scenario: Scenario, bed: Bed, topic: str) -> OutputTopic | None:
+    if not scenario.output:
+        return None
+    name = bed.kafka.create_topic(f"{topic}-output", scenario.partitions)
+    return OutputTopic(bed.kafka.bootstrap, name, scenario.partitions)
 
 
 def _sender(scenario: Scenario, choice: Choice, bed: Bed, topic: str, folder: Path) -> Sender:
@@ -236,7 +246,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         threads=scenario.mode in {"workers", "run", "letters"},
         now_ms=int(time.time() * 1000),
         told=[line for run in stage.crew.runs for line in run.lines()],
-        exactly=scenario.database,
+        exactly=scenario.database or scenario.output,
         persisted=stage.sender.persisted()
         if isinstance(stage.sender, OutboxSender | BridgedSender)
         else None,

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 Protocol = Literal["classic", "cooperative", "consumer"]
 Broker = Literal["jars", "container"]
 MemoryKind = Literal["", "redis", "postgresql"]
-Mode = Literal["iterate", "consume", "workers", "run", "letters", "inbox"]
+Mode = Literal["iterate", "consume", "workers", "run", "letters", "inbox", "transactions"]
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")
 BROKERS: Final[tuple[Broker, ...]] = ("jars", "container")
@@ -38,7 +38,8 @@ class WorkerOptions:
         mode: ``iterate`` is the loop of the README, ``consume`` takes lists, ``workers`` completes in any order
             from threads of its own, ``run`` leaves the threads to the consumer, in the order of each key, and
             fails now and then, ``letters`` is the same with dead letters for messages that always fail until they
-            are sent again, ``inbox`` works in a database.
+            are sent again, ``inbox`` works in a database, ``transactions``
+            writes to another topic, in transactions of a loop or, by the seed, of ``run``.
         work_ms: the average time of handling, milliseconds.
         slow_s: how long a handler takes, once, after SIGUSR1.
         broken: the protection that is taken away (see `sabotage`); empty: none.
@@ -52,6 +53,7 @@ class WorkerOptions:
         by_key: whether the key is the ID, instead of the header.
         piped: whether the journal is written by another process, because this one's files may not grow for a while.
         refused: whether the disk may fail (see `bad_disk`).
+        output: the topic that messages are copied to in transactions; empty: none.
     """
 
     bootstrap: str
@@ -79,6 +81,7 @@ class WorkerOptions:
     refused: bool = False
     units: bool = False
     by_key: bool = False
+    output: str = ""
 
     def client(self) -> dict[str, Any]:
         """Return the client's configuration."""

@@ -25,9 +25,10 @@ from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._store.rocks import RocksPartition
+from dedup_sdk._transactions.committer import Committer
 from dedup_sdk._units.memory import UnitMemory
 from dedup_sdk.bridge import Bridge
-from dedup_sdk.errors import SnapshotError, StoreUnavailableError
+from dedup_sdk.errors import SnapshotError, StoreUnavailableError, TransactionError
 from dedup_sdk.ids import _spec as spec
 from dedup_sdk.ids._columns import Column
 from dedup_sdk.shared import ClaimKind, ClaimStore
@@ -382,6 +383,59 @@ def _mark_at_claim() -> None:
         _replace(store, "claim", make)
 
 
+def _mark_before_the_transaction() -> None:
+    """Messages count as handled before their transaction is committed: those of one that is not are lost."""
+
+    def make(send_offsets: Any) -> Any:
+        def eager(self: Committer, messages: Any, until: float) -> Any:
+            offsets = send_offsets(self, messages, until)
+            self._consumer.transaction_committed(messages, offsets)
+            time.sleep(_BETWEEN_S)
+            return offsets
+
+        return eager
+
+    _replace(Committer, "_send_offsets", make)
+
+
+def _offsets_outside_the_transaction() -> None:
+    """The group's offsets are committed later, by the consumer."""
+
+    def make(_: Any) -> Any:
+        return lambda _self, _messages, _until: []
+
+    def settle(_: Any) -> Any:
+        def as_a_crash(_self: Committer) -> bool:
+            raise TransactionError("nobody can tell")
+
+        return as_a_crash
+
+    def slowly(note: Any) -> Any:
+        def late(self: Committer) -> None:
+            time.sleep(_BETWEEN_S)
+            note(self)
+
+        return late
+
+    _replace(Committer, "_send_offsets", make)
+    _replace(Committer, "_settle", settle)
+    _replace(Committer, "_note_committed", slowly)
+
+
+def _late_group_metadata() -> None:
+    """The group's metadata are taken when the offsets are sent, which names those messages that are in hand then."""
+
+    def make(send_offsets: Any) -> Any:
+        def late(self: Committer, messages: Any, until: float) -> Any:
+            self._consumer.consume(0)
+            self._member = self._member_now()
+            return send_offsets(self, [each for each in messages if self._consumer.holds(each)], until)
+
+        return late
+
+    _replace(Committer, "_send_offsets", make)
+
+
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-before-complete": _mark_before_complete,
     "commit-past-a-gap": _commit_past_a_gap,
@@ -409,6 +463,9 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "mark-at-claim": _mark_at_claim,
     "id-apart": _keep_the_id_apart,
     "offsets-before-the-copy": _offsets_before_the_copy,
+    "mark-before-the-transaction": _mark_before_the_transaction,
+    "offsets-outside-the-transaction": _offsets_outside_the_transaction,
+    "late-group-metadata": _late_group_metadata,
 }
 """Every way to break a worker, by name."""
 

@@ -20,6 +20,7 @@ class Scenario:
         summary: the fault in one line.
         play: does it, until the stage's time is up; leaves everything mended.
         broken: the protection it is about (see `sabotage`): without it the oracle has to find a broken promise.
+        also_broken: further ones, of which the same holds.
         disks: whether hosts share a disk; None: by the seed.
         per_second: new messages a second.
         work_ms: the average time of handling; with three workers about as much as is sent, so that there is a queue.
@@ -38,6 +39,8 @@ class Scenario:
         by_key: whether workers take the key for the ID at first; messages have both.
         enduring: whether no worker may end by itself.
         topic_config: settings of the topic.
+        output: whether the work is records of another topic, written in transactions (mode ``transactions``): then each
+            message is there exactly once.
         copies_the_disk: whether the broker's disk is copied, which is out of reach in a container.
     """
 
@@ -73,3 +76,5 @@ class Scenario:
     enduring: bool = False
     topic_config: Mapping[str, str] = field(default_factory=dict)
     copies_the_disk: bool = False
+    also_broken: tuple[str, ...] = ()
+    output: bool = False

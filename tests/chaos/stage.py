@@ -28,6 +28,7 @@ from tests.chaos.damage import flip_bytes
 from tests.chaos.history import ByKey, Call, Crash, Excuse, LogRecord, Outage, Skip, Takeover
 from tests.chaos.memory import Memory
 from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
+from tests.chaos.output_topic import OutputTopic
 from tests.chaos.sender import Sender
 from tests.chaos.small_disk import allow_writing, fill, forbid_writing, make_room
 from tests.chaos.watch import CommitWatch
@@ -75,7 +76,7 @@ class Stage:
         options: of all workers; addresses, stores and seeds are filled in here.
         disks: ``own``: each host has a disk; ``shared``: they are processes of one machine.
         proxied: whether consumers reach the broker through a proxy each.
-        database: where the work is; None: in the workers' journals.
+        database: where the work is; None: in the workers' journals, or in ``output``.
         memory: shared by workers, None: nothing.
     """
 
@@ -91,12 +92,13 @@ class Stage:
         disks: Disks,
         proxied: bool,
         database: WorkTable | None = None,
+        output: OutputTopic | None = None,
         memory: Memory | None = None,
     ) -> None:
         self.choice, self.bed, self.folder = choice, bed, folder
         self.sender, self.watch, self.memory = sender, watch, memory
         self.topic, self.disks = options.topic, disks
-        self._database = database
+        self._database, self._output = database, output
         self.random = random.Random(choice.seed)
         # As in `sabotage`: only workers with a database or a shared memory import one.
         modules = {"tests.chaos.inbox_loop": options.database, "tests.chaos.memory": options.memory}
@@ -226,14 +228,17 @@ class Stage:
     def handled(self) -> list[Call]:
         """Return the calls that count.
 
-        The rows of the database, where the work is there, else the workers' notes.
+        The rows of the database, or the records of the output, where the work is there, else the workers' notes.
         """
+        if self._output is not None:
+            return self._output.calls()
         return self.crew.history()[0] if self._database is None else self._database.calls()
 
     def progress(self) -> int:
         """Return a number that grows as long as something is handled."""
         rows = 0 if self._database is None else self._database.count()
-        return self.crew.handled_bytes() + rows
+        records = 0 if self._output is None else self._output.count()
+        return self.crew.handled_bytes() + rows + records
 
     # --- faults ----------------------------------------------------------------------------------------------------
 

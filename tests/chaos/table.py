@@ -26,6 +26,7 @@ from tests.chaos.scenario import Scenario
 from tests.chaos.snapshot_faults import SNAPSHOTS
 from tests.chaos.soak import SOAK
 from tests.chaos.topic_faults import CLOCK, HOSTILE_IDS, PARTITIONS_ADDED, TOPIC_CHANGES, TRANSACTIONS
+from tests.chaos.transaction_faults import EXACTLY_ONCE
 from tests.chaos.unit_faults import UNITS
 
 SCENARIOS: Final[dict[str, Scenario]] = {
@@ -50,6 +51,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         RESTORED_BROKER,
         PARTITIONS_ADDED,
         TRANSACTIONS,
+        EXACTLY_ONCE,
         CLOCK,
         HOSTILE_IDS,
         OUTBOX,

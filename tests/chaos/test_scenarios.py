@@ -56,13 +56,33 @@ def test_promises_hold(bed: Bed) -> None:
 )
 def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
     """Without the protection that a scenario is about, the oracle finds a broken promise."""
-    scenario = SCENARIOS[name]
+    _expect_found_out(bed, name, protocol, seed, SCENARIOS[name].broken)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@in_turns(
+    ("broken", "protocol", "seed"),
+    [
+        ("mark-before-the-transaction", "classic", 11),
+        ("offsets-outside-the-transaction", "cooperative", 12),
+        ("late-group-metadata", "classic", 13),
+    ],
+)
+def test_each_protection_of_transactions_is_needed(
+    bed: Bed, broken: str, protocol: Protocol, seed: int
+) -> None:
+    """Without one of them something is lost, or there twice."""
+    _expect_found_out(bed, "exactly-once", protocol, seed, broken)
+
+
+def _expect_found_out(bed: Bed, name: str, protocol: Protocol, seed: int, broken: str) -> None:
     lines = []
     # A missing protection does harm only when a fault comes at a bad moment, which none may do in so short a time.
     for again in range(_TRIES):
         seconds = min(_SECONDS * (1 + 2 * again), _LONG_S)
-        choice = Choice(seed=seed + 100 * again, seconds=seconds, protocol=protocol, broken=scenario.broken)
-        report = direct(scenario, choice, bed)
+        choice = Choice(seed=seed + 100 * again, seconds=seconds, protocol=protocol, broken=broken)
+        report = direct(SCENARIOS[name], choice, bed)
         # A twin that handled nothing (its workers were killed before their first message came) proves nothing.
         if report.broken and report.judgement.handled:
             return

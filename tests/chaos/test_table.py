@@ -25,7 +25,7 @@ from tests.support.repeating import FOLDER
 
 def test_every_scenario_has_a_broken_twin() -> None:
     """Each scenario names a protection that a worker knows how to take away, and each of these is used."""
-    used = Counter(scenario.broken for scenario in SCENARIOS.values())
+    used = Counter(name for each in SCENARIOS.values() for name in (each.broken, *each.also_broken))
     assert {*used, "forget-while-reopening"} == set(BROKEN), "the last one is for `tests.chaos.alarms`"
 
 

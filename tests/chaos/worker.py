@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ from tests.chaos.options import (
     is_poison,
     loads,
 )
+from tests.chaos.output_topic import work_of
 from tests.chaos.sabotage import sabotage
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 _LIST = 50
 _THREADS = 3
+_TRANSACTION_MS = 5_000
 _FAILING_SHARE = 0.03
 _ERROR = 3
 _LEAVING_SHARE = 0.5
@@ -163,6 +166,7 @@ class Worker:
                 "run": self._run,
                 "letters": self._give_up,
                 "inbox": self._keep_in_database,
+                "transactions": self._copy,
             }
             loops[self._options.mode]()
 
@@ -177,6 +181,35 @@ class Worker:
     def _keep_in_database(self) -> None:
         if self._inbox is not None:
             self._inbox.handle_all(self.consumer, lambda: self._stopped)
+
+    def _copy(self) -> None:
+        options = self._options
+        # A host's own: the next worker there ends the transaction of the one before.
+        producer = {
+            "transactional.id": f"{options.group}-{Path(options.store).name}",
+            "transaction.timeout.ms": _TRANSACTION_MS,
+        }
+        run = Path(options.journal).stem
+        while not self._stopped:
+            transactions = self.consumer.transactions(producer, max_messages=_LIST)
+            if options.seed % 2:
+                self.consumer.run(
+                    partial(self._produce, run), transactions=transactions, workers=_THREADS, on_error="retry",
+                    attempts=None, wait_initial=0.05, wait_max=0.5,
+                )  # fmt: skip
+                continue
+            with transactions:
+                for transaction in transactions:
+                    for message in transaction:
+                        began_ns = time.monotonic_ns()
+                        self._handle(message, began_ns)
+                        transaction.produce(options.output, work_of(run, message, began_ns), message.key())
+
+    def _produce(self, run: str, message: Any, produce: Any) -> None:
+        began_ns = time.monotonic_ns()
+        # Before the work: a call that fails must have produced nothing.
+        produce(self._options.output, work_of(run, message, began_ns), message.key())
+        self._fail_or_handle(message)
 
     def _iterate(self) -> None:
         while not self._stopped:
