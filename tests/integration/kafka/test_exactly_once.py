@@ -74,7 +74,7 @@ def job(pair_world: World, tmp_path: Any) -> Callable[..., Job]:
     world = pair_world
     out = world.create_topic(f"{world.topic}-copies")
 
-    def make(protocol: dict[str, Any], disk: str = "one", member: str = "one", kind: str = "good") -> Job:
+    def make(protocol: dict[str, Any], disk: str = "one", member: str = "one", kind: str = "block") -> Job:
         store = str(tmp_path / "stores" / disk)
         return Job(world.bootstrap, world.topic, out, world.group, store, protocol, member, kind)
 
@@ -115,16 +115,17 @@ def test_killed_anywhere_each_message_is_there_once(
 ) -> None:
     """Also when all is sent again, and with an empty disk after each kill; the seed chooses protocol and disks."""
     draw = random.Random(fresh_seed)
+    kind = draw.choice(["block", "run"])
     protocol, wipes = PROTOCOLS[fresh_seed % len(PROTOCOLS)], draw.random() < 0.5
     end_sessions_soon(pair_world)
     send(pair_world)
     for number in range(LIVES):
-        life = Life(job(protocol, disk=f"disk-{number if wipes else 0}"))
+        life = Life(job(protocol, disk=f"disk-{number if wipes else 0}", kind=kind))
         assert life.hears("at work"), "it does not come to that"
         time.sleep(draw.uniform(0, 0.4))
         life.kill()
         life.end()
-    last = job(protocol, disk=f"disk-{LIVES if wipes else 0}")
+    last = job(protocol, disk=f"disk-{LIVES if wipes else 0}", kind=kind)
     finish(last)
     assert Counter(seen(pair_world, last.out)) == Counter(numbers(0, MESSAGES))
     send(pair_world)
@@ -132,14 +133,15 @@ def test_killed_anywhere_each_message_is_there_once(
     assert Counter(seen(pair_world, last.out)) == Counter(numbers(0, MESSAGES))
 
 
+@pytest.mark.parametrize("kind", ["block", "run", "own"])
 def test_frozen_amid_a_transaction_it_writes_nothing_when_it_wakes(
-    pair_world: World, job: Callable[..., Job], fresh_seed: int
+    pair_world: World, job: Callable[..., Job], fresh_seed: int, kind: str
 ) -> None:
     """Another member has its partitions by then, and has handled all."""
     protocol = PROTOCOLS[fresh_seed % len(PROTOCOLS)]
     end_sessions_soon(pair_world)
     send(pair_world)
-    frozen = Life(job(protocol))
+    frozen = Life(job(protocol, kind=kind))
     assert frozen.hears("at work")
     frozen.kill(signal.SIGSTOP)
     other = job(protocol, disk="another", member="two")
@@ -148,6 +150,36 @@ def test_frozen_amid_a_transaction_it_writes_nothing_when_it_wakes(
     assert frozen.hears("over")
     frozen.end()
     assert Counter(seen(pair_world, other.out)) == Counter(numbers(0, MESSAGES))
+
+
+@pytest.mark.parametrize("kind", ["block", "run"])
+def test_a_second_member_comes_and_goes(
+    pair_world: World, job: Callable[..., Job], fresh_seed: int, kind: str
+) -> None:
+    """Both are at work; each rebalance aborts, or commits, the transactions that it meets."""
+    protocol = PROTOCOLS[fresh_seed % len(PROTOCOLS)]
+    send(pair_world)
+    first = Life(job(protocol, kind=kind))
+    assert first.hears("at work")
+    second = Life(job(protocol, disk="another", member="two", kind=kind))
+    for life in (second, first):
+        assert life.hears("over")
+        life.end()
+    assert Counter(seen(pair_world, job(protocol).out)) == Counter(numbers(0, MESSAGES))
+
+
+def test_metadata_taken_late_double(pair_world: World, job: Callable[..., Job]) -> None:
+    """A member that was frozen, and is in the group again, commits output of messages that another has handled."""
+    send(pair_world)
+    broken = Life(job(PROTOCOLS[0], kind="late"))
+    assert broken.hears("at work")
+    broken.kill(signal.SIGSTOP)
+    other = job(PROTOCOLS[0], disk="another", member="two")
+    finish(other)
+    broken.kill(signal.SIGCONT)
+    assert broken.hears("over")
+    broken.end()
+    assert doubled(seen(pair_world, other.out)) != {}
 
 
 @pytest.mark.parametrize("kind", ["early", "textless"])

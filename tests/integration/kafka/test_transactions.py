@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 
-from dedup_sdk import ConfigurationError
+from dedup_sdk import ConfigurationError, LastId, header
 from dedup_sdk.errors import TransactionError
+from dedup_sdk.orders import integer
 from dedup_sdk.shared import MemoryClaimStore, Shared
 from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values
 
@@ -215,6 +219,51 @@ def test_a_broker_that_takes_no_long_text_is_told(
     assert seen(world, out) == []
 
 
+def test_offsets_that_are_never_taken_hold_nothing_up(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client waits for its coordinator for as long as that takes; another producer does the work meanwhile."""
+    connected, asked = threading.Event(), list[bool]()
+
+    class Hanging(Producer):
+        def send_offsets_to_transaction(self, *given: Any) -> None:
+            asked.append(True)
+            if len(asked) == 1:
+                connected.wait()
+            super().send_offsets_to_transaction(*given)
+
+    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Hanging)
+    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.OFFSETS_S", 0.2)
+    world.send(*numbers(0, 10))
+    try:
+        with world.consumer(idle_timeout=IDLE_S) as consumer:
+            copy(consumer, out)
+    finally:
+        connected.set()
+    assert "the coordinator does not answer" in caplog.text
+    assert seen(world, out) == numbers(0, 10)
+    assert world.committed().offset == 10
+
+
+def test_a_record_that_the_broker_refuses_is_the_cause_that_is_told(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that of the transaction, which says less."""
+    monkeypatch.setattr("dedup_sdk._transactions.committer.PAUSE_S", 0.001)
+    world.send("a")
+    settings = {"message.max.bytes": 20_000_000}
+    refused = pytest.raises(TransactionError, match=r"a record was not written: .*too large")
+    with (
+        world.consumer(idle_timeout=IDLE_S) as consumer,
+        refused,
+        consumer.transactions(settings) as transactions,
+    ):
+        for transaction in transactions:
+            for _ in transaction:
+                transaction.produce(out, b"x" * 5_000_000)
+    assert seen(world, out) == []
+
+
 def test_transactions_that_only_fail_are_no_endless_loop(
     world: World, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +385,80 @@ def test_in_a_transaction_nothing_else_ends_a_message(world: World, out: str, en
         copy(consumer, out, handle)
         assert (consumer.counters.stale > 0) == (end in {"complete", "release", "once"})
     assert seen(world, out) == numbers(0, 3)
+
+
+def test_stop_in_the_middle_commits_and_ends(world: World, out: str) -> None:
+    """The transaction under way is committed; what has not come yet is for the next block."""
+    world.send(*numbers(0, 20))
+
+    def stop(message: Message) -> None:
+        if message.value() == b"5":
+            consumer.stop()
+
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        copy(consumer, out, stop, seconds=60)
+        assert seen(world, out) == numbers(0, 6)
+        copy(consumer, out)
+    assert seen(world, out) == numbers(0, 20)
+
+
+def test_new_credentials_reach_the_producer_under_way_and_the_next_one(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the transaction of a long-lived program fails when its first password is over."""
+    told, made = list[tuple[str, str]](), list[dict[str, Any]]()
+
+    class Noting(failing(is_done=False)):  # type: ignore[misc]  # a class that is made
+        def __init__(self, config: dict[str, Any]) -> None:
+            made.append(dict(config))
+            super().__init__({name: value for name, value in config.items() if "sasl" not in name})
+
+        def set_sasl_credentials(self, username: str, password: str) -> None:
+            told.append((username, password))
+
+    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Noting)
+    world.send("a")
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        copy(consumer, out, lambda _: consumer.set_sasl_credentials("shop", "new"))
+    # The first commit's end is unknown, so that another producer is made.
+    assert told[0] == ("shop", "new")
+    assert [each.get("sasl.password") for each in made] == [None, "new"]
+    assert seen(world, out) == ["a"]
+
+
+def test_an_added_partition_is_copied_too(world: World, out: str) -> None:
+    """The group gets it while transactions go on."""
+    world.send(*numbers(0, 5))
+    config = {"topic.metadata.refresh.interval.ms": 500}
+    added = list[bool]()
+
+    def add(_: Message) -> None:
+        if not added:
+            added.append(True)
+            admin = AdminClient({"bootstrap.servers": world.bootstrap, "log_level": 0})
+            [done] = admin.create_partitions([NewPartitions(world.topic, 2)]).values()
+            done.result(PATIENCE_S)
+            # Of a client that knows the new partition.
+            producer = Producer({"bootstrap.servers": world.bootstrap, "log_level": 0})
+            for each in numbers(5, 10):
+                producer.produce(world.topic, each, headers={"dedup-id": each}, partition=1)
+            assert producer.flush(PATIENCE_S) == 0
+
+    with world.consumer(config=config, idle_timeout=2 * IDLE_S) as consumer:
+        copy(consumer, out, add)
+    assert Counter(seen(world, out)) == Counter(numbers(0, 10))
+    assert (world.committed().offset, world.committed(1).offset) == (5, 5)
+
+
+def test_last_id_in_transactions(world: World, out: str) -> None:
+    """What is not newer is hidden, also on another disk, by the text of the group's offsets."""
+    strategy = LastId(id=header("dedup-id"), order=integer())
+    world.send(*numbers(0, 10), *numbers(5, 12))
+    for disk in ("one", "two"):
+        with world.consumer(disk, dedup=strategy, idle_timeout=IDLE_S) as consumer:
+            copy(consumer, out, max_messages=4)
+        world.send(*numbers(3, 12))
+    assert seen(world, out) == numbers(0, 12)
 
 
 def test_transactions_belong_into_a_block(world: World, out: str) -> None:
