@@ -3,32 +3,45 @@
     python benchmarks/exactly_once.py
     python benchmarks/exactly_once.py --records 200000 --rounds 5 --json
 
-Both loops read the same topic of 4 partitions and write each value to another one, in transactions of 1,000 and of 100
-records; they take turns, each in a group of its own. The result goes to stdout, progress to stderr. Exit status 1: a
-loop failed, or has written another number of records; 2: wrong usage.
+Each contender reads the same topic of 4 partitions and writes each value to another one, in transactions of 1,000 and
+of 100 records; they take turns, each in a group of its own. Then messages come at a steady rate, and the time is
+measured from the moment when one is sent until a reader of committed records has it. The result goes to stdout,
+progress to stderr. Exit status 1: a contender failed, or has written another number of records; 2: wrong usage.
 
 bare
     the client's own consumer and producer, as in their published example: `send_offsets_to_transaction` with the
-    consumer's positions.
+    consumer's positions. It remembers nothing.
 dedup
     `DedupConsumer.transactions`, with a key store on disk.
+run
+    the same by `run`, with 4 workers.
+streams
+    Kafka Streams with ``exactly_once_v2``, a persistent store with a change log, and its own interval of commits, if
+    ``--streams`` names a folder with its jars (`benchmarks/streams/pom.xml`).
 ratio
     messages a second of ``dedup`` over those of ``bare``, median of the rounds.
+p50_ms, p99_ms
+    of a message's way at a steady rate, milliseconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from benchmarks.arguments import at_least
 from benchmarks.broker import broker_at
@@ -37,9 +50,14 @@ from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import header
 from dedup_sdk.testing._local_kafka import create_topic
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 PARTITIONS: Final = 4
 SIZES: Final = (1_000, 100)
 _PATIENCE_S: Final = 30.0
+_WORKERS: Final = 4
+_PROGRAM: Final = Path(__file__).parent / "streams" / "ExactlyOnce.java"
 _TUNED: Final[dict[str, Any]] = {"fetch.queue.backoff.ms": 1, "auto.offset.reset": "earliest", "log_level": 0}
 
 
@@ -52,12 +70,21 @@ def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--records", type=at_least(1_000), default=100_000)
     options.add_argument("--rounds", type=at_least(1), default=3)
+    options.add_argument(
+        "--rate", type=at_least(1), default=1_000, help="messages a second for the way of one"
+    )
+    options.add_argument("--seconds", type=at_least(1), default=20, help="for how long they come")
+    options.add_argument(
+        "--streams", type=Path, help="a folder with the jars of Kafka Streams; else it is left out"
+    )
     options.add_argument("--bootstrap", help="a broker that runs; else one is started")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     try:
         with broker_at(chosen.bootstrap) as bootstrap, tempfile.TemporaryDirectory() as folder:
-            result = measure(bootstrap, Path(folder), chosen.records, chosen.rounds)
+            bench = Bench(bootstrap, Path(folder), chosen.streams)
+            result = bench.rates(chosen.records, chosen.rounds)
+            result["way"] = bench.ways(chosen.rate, chosen.seconds)
     except (LoopError, KafkaException, DedupError, OSError) as error:
         print(f"exactly_once: {error}", file=sys.stderr)
         return 1
@@ -67,30 +94,62 @@ def main() -> int:
     return 0
 
 
-def measure(bootstrap: str, folder: Path, records: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Return, for each size of a transaction, messages a second of both loops, and their ratio."""
-    topic = create_topic(bootstrap, f"in-{uuid4().hex}", PARTITIONS)
-    fill(bootstrap, topic, records)
-    result = {}
-    for size in SIZES:
-        rates: dict[str, list[float]] = {"bare": [], "dedup": []}
-        for number in range(rounds):
-            for name in ("bare", "dedup") if number % 2 else ("dedup", "bare"):
-                out = create_topic(bootstrap, f"out-{uuid4().hex}", PARTITIONS)
-                began = time.perf_counter()
-                if name == "bare":
-                    bare(bootstrap, topic, out, records, size)
-                else:
-                    dedup(bootstrap, topic, out, records, size, folder / uuid4().hex)
-                rates[name].append(records / (time.perf_counter() - began))
-                check(bootstrap, out, records)
-                print(f"{size}: {name} {rates[name][-1]:,.0f} messages/s", file=sys.stderr)
-        ratio = median(ours / bare for ours, bare in zip(rates["dedup"], rates["bare"], strict=True))
-        result[str(size)] = {
-            **{name: round(median(each)) for name, each in rates.items()},
-            "ratio": round(ratio, 3),
-        }
-    return result
+class Bench:
+    """The contenders, on one broker; ``jars``: of Kafka Streams."""
+
+    def __init__(self, bootstrap: str, folder: Path, jars: Path | None) -> None:
+        self._bootstrap, self._folder = bootstrap, folder
+        self._contenders: dict[str, Callable[[str, str, str, int, int, Path], None]] = {
+            "bare": bare, "dedup": dedup, "run": run,
+        }  # fmt: skip
+        if jars is not None:
+            self._contenders["streams"] = partial(streams, jars)
+
+    def rates(self, records: int, rounds: int) -> dict[str, Any]:
+        """Return, for each size of a transaction, messages a second of each contender, and the ratio."""
+        topic = create_topic(self._bootstrap, f"in-{uuid4().hex}", PARTITIONS)
+        fill(self._bootstrap, topic, records)
+        result: dict[str, Any] = {}
+        for size in SIZES:
+            # The size of a transaction is none of the settings of Kafka Streams.
+            names = [name for name in self._contenders if name != "streams" or size == SIZES[0]]
+            rates: dict[str, list[float]] = {name: [] for name in names}
+            for number in range(rounds):
+                for name in names if number % 2 else names[::-1]:
+                    out = create_topic(
+                        self._bootstrap, f"out-{uuid4().hex}", PARTITIONS,
+                        {"message.timestamp.type": "LogAppendTime"},
+                    )  # fmt: skip
+                    self._contenders[name](
+                        self._bootstrap, topic, out, records, size, self._folder / uuid4().hex
+                    )
+                    rates[name].append(records / seconds_of(self._bootstrap, out, records))
+                    print(f"{size}: {name} {rates[name][-1]:,.0f} messages/s", file=sys.stderr)
+            ratio = median(ours / bare for ours, bare in zip(rates["dedup"], rates["bare"], strict=True))
+            result[str(size)] = {
+                **{name: round(median(each)) for name, each in rates.items()},
+                "ratio": round(ratio, 3),
+            }
+        return result
+
+    def ways(self, rate: int, seconds: int) -> dict[str, dict[str, float]]:
+        """Return percentiles of a message's way through each contender, in transactions of up to 1,000 records."""
+        result = {}
+        for name, contender in self._contenders.items():
+            topic = create_topic(self._bootstrap, f"in-{uuid4().hex}", PARTITIONS)
+            out = create_topic(self._bootstrap, f"out-{uuid4().hex}", PARTITIONS)
+            count = rate * seconds
+            given = (self._bootstrap, topic, out, count, SIZES[0], self._folder / uuid4().hex)
+            # In a process of its own: threads of one would wait for each other.
+            process = get_context("spawn").Process(target=contender, args=given)
+            process.start()
+            try:
+                result[name] = way(self._bootstrap, topic, out, rate, count)
+            finally:
+                process.terminate()
+                process.join()
+            print(f"way of a message: {name} {result[name]}", file=sys.stderr)
+        return result
 
 
 def fill(bootstrap: str, topic: str, records: int) -> None:
@@ -103,7 +162,7 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
     producer.flush()
 
 
-def bare(bootstrap: str, topic: str, out: str, records: int, size: int) -> None:
+def bare(bootstrap: str, topic: str, out: str, records: int, size: int, _: Path) -> None:
     """Copy with the client alone."""
     group = f"bare-{uuid4().hex}"
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": group, "log_level": 0})
@@ -146,32 +205,118 @@ def dedup(bootstrap: str, topic: str, out: str, records: int, size: int, store: 
         raise LoopError(f"the loop with dedup has copied {records - left} of {records} messages")
 
 
-def check(bootstrap: str, out: str, records: int) -> None:
-    """Raise `LoopError` unless readers of committed records see as many."""
+def run(bootstrap: str, topic: str, out: str, records: int, size: int, store: Path) -> None:
+    """Copy with `DedupConsumer.run`."""
+    config = {"bootstrap.servers": bootstrap, "group.id": f"run-{uuid4().hex}", **_TUNED}
+    strategy = Lookup(id=header("dedup-id"), window=Window(days=7))
+    left, lock = records, threading.Lock()
+
+    def handle(message: Message, produce: Callable[..., None]) -> None:
+        nonlocal left
+        produce(out, message.value())
+        with lock:
+            left -= 1
+            if left == 0:
+                consumer.stop()
+
+    with DedupConsumer(config, dedup=strategy, store=store, idle_timeout=_PATIENCE_S) as consumer:
+        consumer.subscribe([topic])
+        transactions = consumer.transactions(max_messages=size)
+        consumer.run(handle, transactions=transactions, workers=_WORKERS, max_in_flight=2 * size)
+
+
+def streams(jars: Path, bootstrap: str, topic: str, out: str, records: int, size: int, state: Path) -> None:
+    """Copy with Kafka Streams until a reader sees all records."""
+    del size
+    command = ["java", "-Xmx1g", "-cp", f"{jars}/*", str(_PROGRAM)]
+    command += [bootstrap, topic, out, f"streams-{uuid4().hex}", str(state)]
+    with subprocess.Popen(command) as process:
+        try:
+            for _ in committed(bootstrap, out, records):
+                pass
+        finally:
+            process.terminate()
+
+
+def committed(bootstrap: str, out: str, records: int) -> Iterator[Message]:
+    """Yield so many records as a reader of committed ones sees them; raise `LoopError` if none comes for long."""
+    config = {"bootstrap.servers": bootstrap, "group.id": f"check-{uuid4().hex}", **_TUNED}
+    seen, heard_at = 0, time.monotonic()
+    with Consumer(config) as reader:
+        reader.assign([TopicPartition(out, number, 0) for number in range(PARTITIONS)])
+        while seen < records:
+            message = reader.poll(0.1)
+            if message is not None and message.error() is None:
+                seen, heard_at = seen + 1, time.monotonic()
+                yield message
+            elif time.monotonic() > heard_at + _PATIENCE_S:
+                raise LoopError(f"{seen} of {records} records were written")
+
+
+def seconds_of(bootstrap: str, out: str, records: int) -> float:
+    """Return the seconds between the first record and the last one, by the broker's clock; check their number."""
     config = {
         "bootstrap.servers": bootstrap,
         "group.id": f"check-{uuid4().hex}",
         "enable.partition.eof": True,
         **_TUNED,
     }
-    seen = ended = 0
+    stamps = list[int]()
+    ended = 0
     with Consumer(config) as reader:
         reader.assign([TopicPartition(out, number, 0) for number in range(PARTITIONS)])
         while ended < PARTITIONS:
             for message in reader.consume(10_000, 1):
                 ended += message.error() is not None
-                seen += message.error() is None
-    if seen != records:
-        raise LoopError(f"{seen} records were written, not {records}")
+                if message.error() is None:
+                    stamps.append(message.timestamp()[1])
+    if len(stamps) != records:
+        raise LoopError(f"{len(stamps)} records were written, not {records}")
+    return max(1, max(stamps) - min(stamps)) / 1_000
 
 
-def text(result: dict[str, dict[str, float]]) -> str:
+def way(bootstrap: str, topic: str, out: str, rate: int, count: int) -> dict[str, float]:
+    """Send messages at a steady rate; return percentiles of the time until a reader of committed ones has each."""
+    with sending(bootstrap, topic, rate, count):
+        ways = [time.time_ns() - int(message.value() or b"") for message in committed(bootstrap, out, count)]
+    # Those of the first seconds came while the contender started.
+    steady = sorted(ways[count // 2 :])
+    return {f"p{n}_ms": round(steady[len(steady) * n // 100] / 1e6, 1) for n in (50, 99)}
+
+
+@contextmanager
+def sending(bootstrap: str, topic: str, rate: int, count: int) -> Iterator[None]:
+    """Send messages with the time as their value, on a thread."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+
+    def send() -> None:
+        began = time.monotonic()
+        for number in range(count):
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            producer.produce(
+                topic,
+                b"%d" % time.time_ns(),
+                headers={"dedup-id": str(uuid4())},
+                partition=number % PARTITIONS,
+            )
+            producer.poll(0)
+        producer.flush()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def text(result: dict[str, Any]) -> str:
     """The result for people."""
-    rows = [f"{'transactions of':18}{'bare/s':>10}{'dedup/s':>10}{'ratio':>8}"]
-    rows += [
-        f"{size:18}{each['bare']:10,.0f}{each['dedup']:10,.0f}{each['ratio']:8.3f}"
-        for size, each in result.items()
-    ]
+    rows = []
+    for name, figures in result.items():
+        for contender, figure in figures.items():
+            title = "way" if name == "way" else f"transactions of {name}"
+            rows.append(f"{title:24}{contender:10}{figure}")
     return "\n".join(rows)
 
 
