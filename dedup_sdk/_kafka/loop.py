@@ -40,6 +40,7 @@ from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commits import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
+from dedup_sdk._kafka.fields import headers_of
 from dedup_sdk._kafka.guards import (
     CallbackErrors,
     ClientLock,
@@ -140,6 +141,7 @@ class FetchLoop:
         only_stored: bool,
     ) -> None:
         self._engine, self._session, self._client = engine, session, client
+        self._read_digest = engine.keys.digest_reader()
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._mutex: RLock = lock.lock
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
@@ -821,7 +823,12 @@ class FetchLoop:
         self._interruption.note()
 
     def output_id(self, message: Any) -> str | None:
-        """Return the ID of a message as text that shows nothing of it; None without one, and after it ended."""
+        """Return the ID of a message as text that shows nothing of it; None without one, and perhaps after it ended."""
+        # Without the lock and the look-up, where the ID is a header: a loop asks for each record that it produces.
+        if self._read_digest is not None and (headers := headers_of(message)[0]):
+            read = self._read_digest(headers)
+            if read is not None:
+                return read.hex()
         with self._mutex:
             found = self.in_flight(message)
             if found is None:
