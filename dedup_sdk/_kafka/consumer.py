@@ -186,7 +186,8 @@ class DedupConsumer(Consumer):
         self._idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         keys = _key_store(store, settings.group)
         sharing = _sharing(shared, dedup, mode, settings)
-        self._callback_errors = CallbackErrors()
+        self._interruption = Interruption()
+        self._callback_errors = CallbackErrors(self._interruption.note)
         # First of all: the settings of every other client are made of these.
         settings = replace(settings, client=self._callback_errors.around(settings.client))
         self._settings = settings
@@ -208,7 +209,6 @@ class DedupConsumer(Consumer):
             self._engine.share(gatekeeper)
         self._client = Client(self, settings)
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
-        self._interruption = Interruption()
         self._access = ClientLock(self._interruption.note)
         self._access.closes_by(partial(_is_closing, self))
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
@@ -264,7 +264,13 @@ class DedupConsumer(Consumer):
         cancelled, either.
         """
         interruption = self._interruption
-        if self._ready and not interruption.happened and time.monotonic() < interruption.maintenance_at:
+        if (
+            self._ready
+            and not interruption.happened
+            and time.monotonic() < interruption.maintenance_at
+            # Else a signal's handler asks in the middle of a call, or another thread does.
+            and self._loop.poller is None
+        ):
             try:
                 # Without the lock, which would cost more than all the rest; see `Delivery`.
                 message = self._ready.popleft()
@@ -487,11 +493,20 @@ class DedupConsumer(Consumer):
         If a signal handler calls it in the middle of another call, it is carried out a little later. If the store is
         damaged, or its disk is full, a message may come again after a crash.
         """
-        for message in messages:
-            _refuse_other(message)
-        if self._block is not None:
-            messages = self._without_own(self._block, messages)
-        self._loop.do_or_note(self._loop.complete, messages, dead_lettered=dead_lettered)
+        try:
+            for message in messages:
+                _refuse_other(message)
+            if self._block is not None:
+                messages = self._without_own(self._block, messages)
+            self._loop.do_or_note(self._loop.complete, messages, dead_lettered=dead_lettered)
+        except BaseException as error:
+            self._note_if_interrupted(error)
+            raise
+
+    def _note_if_interrupted(self, error: BaseException) -> None:
+        """Count an interruption as one of a step, also before the step began: nobody else may end the messages."""
+        if is_interruption(error):
+            self._interruption.note()
 
     def _without_own(self, block: TransactionBlock, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return the messages that are not in the transaction under way; the others are counted as stale."""
@@ -505,8 +520,13 @@ class DedupConsumer(Consumer):
         Its duplicates that came meanwhile go on waiting. A call for a message that was released already, or that a
         handler of `run` or a block of `transactions` has, changes nothing and is counted as stale.
         """
-        _refuse_other(message)
-        self._loop.do_or_note(self._release, message)
+        try:
+            _refuse_other(message)
+            self._loop.do_or_note(self._release, message)
+        except BaseException as error:
+            # Else asking for more would complete the message whose handler has failed.
+            self._note_if_interrupted(error)
+            raise
 
     def _release(self, message: Message) -> None:
         with self._access.lock:

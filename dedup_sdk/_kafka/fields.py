@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from gc import get_referents
 from operator import itemgetter, methodcaller
@@ -12,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import Message
 
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import Int64s
 from dedup_sdk._record import Record
 from dedup_sdk.ids._columns import Headers, Ids, RecordFields
@@ -62,11 +62,15 @@ def note_message(error: BaseException, message: Any, attempt: int) -> None:
     A note of an earlier call is replaced, because a handler may raise the same object again.
     """
     notes: object = getattr(error, "__notes__", None)
-    with suppress(Exception):  # an exception's class decides what can be set
+    try:
         if isinstance(notes, list):
             notes[:] = [each for each in notes if not str(each).startswith(_NOTE)]
         place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
         error.add_note(f"{_NOTE}{place}, attempt {attempt}")
+    except Exception as refusal:
+        # An exception's class decides what can be set.
+        if is_interruption(refusal):
+            raise
 
 
 def as_record(message: Any) -> Record:

@@ -36,6 +36,7 @@ from threading import Condition, RLock, get_ident
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._masking import error_shown
 
 T = TypeVar("T")
@@ -314,7 +315,9 @@ class _GuardedLogger:
 class CallbackErrors:
     """Keeps the first exception (``kept``) of a callback, or of a judged batch, until it can be raised."""
 
-    def __init__(self) -> None:
+    def __init__(self, interrupted: Callable[[], None] = _nothing) -> None:
+        """Prepare; ``interrupted`` is called where a callback is interrupted (`Interruption.note`)."""
+        self._interrupted = interrupted
         self.kept: BaseException | None = None
         self._raised = 0
         """The `id` of the exception that `raise_kept` raised last; the exception itself would hold its frames."""
@@ -325,6 +328,9 @@ class CallbackErrors:
         try:
             callback(*arguments)
         except BaseException as error:  # noqa: BLE001 (an interrupt must not lose a message either)
+            if is_interruption(error):
+                # Perhaps before the first line of a step: the client then answers the group by itself.
+                self._interrupted()
             self.keep(error)
 
     def runs_here(self) -> bool:

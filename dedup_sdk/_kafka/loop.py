@@ -160,7 +160,7 @@ class FetchLoop:
         self._recover_at = 0.0
         """When (monotonic seconds) recoveries go on if no message is ready meanwhile."""
         self._holds_back = False
-        self._poller: int | None = None
+        self.poller: int | None = None
         """The thread inside `messages`."""
         self._main_thread = main_thread().ident
         self._refused = False
@@ -178,10 +178,10 @@ class FetchLoop:
         me, got, lock = get_ident(), list[Any](), self._lock
         in_step = lock.is_mine()
         with self._mutex:
-            busy = in_step or self._poller or lock.client_thread or lock.closer or self._holds_back
+            busy = in_step or self.poller or lock.client_thread or lock.closer or self._holds_back
             if busy or lock.closed or lock.ends or me != self._main_thread or not self._assignment.asked:
                 self._refuse_or_warn(me, in_step=in_step)
-            self._poller, self._refused = me, False
+            self.poller, self._refused = me, False
         try:
             try:
                 while True:
@@ -200,7 +200,7 @@ class FetchLoop:
                     # Together: once this thread is no poller any more, nobody is refused for it.
                     if self._refused:
                         self._redeliver(got)
-                    self._poller = None
+                    self.poller = None
                 if self._collector.paused:
                     self._collector.resume()
         except BaseException:
@@ -220,7 +220,7 @@ class FetchLoop:
             raise RuntimeError(_IN_CALLBACK)
         if in_step or depth_in((FetchLoop.messages, FetchLoop.heartbeat), self) > 1:
             raise RuntimeError(_NESTED)
-        if self._poller not in (None, thread):
+        if self.poller not in (None, thread):
             raise RuntimeError(_TWO_POLLERS)
 
     def _refuse_or_warn(self, thread: int, *, in_step: bool) -> None:
@@ -228,7 +228,7 @@ class FetchLoop:
 
         A thread pool is looked for where another thread asks than before: it called `DedupConsumer.poll`, or `consume`.
         """
-        if self._poller not in (None, thread):
+        if self.poller not in (None, thread):
             self._refused = True
         self._refuse(thread, in_step=in_step)
         if self._delivery.completed_by is not CompletedBy.NOTHING and is_called_by_pool():
@@ -609,7 +609,9 @@ class FetchLoop:
         """Whether this thread is in a step, in a call for messages, or in the client, and calls in between."""
         lock = self._lock
         return (
-            lock.is_mine() or is_inside(FetchLoop.messages, self) or is_inside(ClientLock.call_client, lock)
+            lock.is_mine()
+            or depth_in((FetchLoop.messages, FetchLoop.heartbeat), self) > 0
+            or is_inside(ClientLock.call_client, lock)
         )
 
     def do_noted(self) -> None:
@@ -891,13 +893,16 @@ class FetchLoop:
         try:
             with self._mutex:
                 self._refuse(me, in_step=in_step)
-                self._poller, self._refused = me, False
+                self.poller, self._refused = me, False
             self.do_noted()
-            self._interruption.run_step(self._look_after)
+            try:
+                self._interruption.run_step(self._look_after)
+            except StoreError as error:
+                self._after_store_error(error)
         finally:
             with self._mutex:
-                if self._poller == me and depth_in((FetchLoop.messages, FetchLoop.heartbeat), self) == 1:
-                    self._poller = None
+                if self.poller == me and depth_in((FetchLoop.messages, FetchLoop.heartbeat), self) == 1:
+                    self.poller = None
 
     def _look_after(self) -> None:
         with self._mutex:

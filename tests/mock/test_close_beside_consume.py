@@ -33,7 +33,7 @@ def test_messages_that_wait_for_a_list_are_not_lost_by_close(
     consumer = make("orders", config={"auto.commit.interval.ms": 100})
     got = values(poll_quiet(consumer))
     send(*numbers(0, 2))
-    closing = threading.Thread(target=lambda: (time.sleep(0.35), consumer.close()))
+    closing = threading.Timer(0.35, consumer.close)
     closing.start()
     with suppress(RuntimeError):
         while True:

@@ -169,7 +169,7 @@ class Desk:
         return [
             message
             for message in messages
-            if any(message is each for each in member.in_flight) and member.session.gave(message)
+            if any(message is each for each in member.in_flight) and member.session.is_current(message)
         ]
 
     def _send(self, seat: Seat, member: Member, transaction: Transaction) -> None:
