@@ -35,6 +35,7 @@ from dedup_sdk._core.recent import Bools, Existing, RecentMarks
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide, decide_marked, is_contradicted
 from dedup_sdk._marks import (
+    DIGEST_BYTES,
     NO_MARKS,
     NONE_FOUND,
     Find,
@@ -404,9 +405,12 @@ class LookupMemory:
     def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
         """See `Memory`."""
         flight = self.flight
-        if rows is None and not (self.recent.behind or self.recent.older_in_flight or flight.waiting):
+        if not (self.recent.behind or self.recent.older_in_flight or flight.waiting):
             # As below, where nothing depends on the IDs that end; each message that comes alone takes this way.
-            chunk.finish_offered()
+            if rows is None:
+                chunk.finish_offered()
+            else:
+                chunk.finish_open(rows)
             flight.advance(chunk)
             return []
         ended = self.end(chunk, rows)
@@ -531,13 +535,10 @@ class LookupMemory:
         return Written(marks, done)
 
     def _columns(self, chunk: Chunk, rows: Rows) -> Marks:
-        if (
-            chunk.joined is not None
-            and len(rows) == len(chunk.offsets)
-            and not chunk.unmarked
-            and self.count_window is None
-        ):
-            return Marks(chunk.joined, chunk.column, chunk.timestamps)
+        begin, end = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        if end - begin == len(rows) and not chunk.unmarked and self.count_window is None:
+            digests_of_rows = chunk.join_digests()[DIGEST_BYTES * begin : DIGEST_BYTES * end]
+            return Marks(digests_of_rows, chunk.column[begin:end], chunk.timestamps[begin:end])
         marked = [row for row in rows.tolist() if row not in chunk.unmarked]
         digests = [digest_of(chunk, row) for row in marked]
         return Marks(
