@@ -494,8 +494,9 @@ class DedupConsumer(Consumer):
         damaged, or its disk is full, a message may come again after a crash.
         """
         try:
-            for message in messages:
-                _refuse_other(message)
+            if not {Message}.issuperset(map(type, messages)):
+                for message in messages:
+                    _refuse_other(message)
             if self._block is not None:
                 messages = self._without_own(self._block, messages)
             self._loop.do_or_note(self._loop.complete, messages, dead_lettered=dead_lettered)
