@@ -600,6 +600,8 @@ class Delivery:
         # A finished batch is freed when the next one is here, while garbage collection is paused: a thousand freed
         # messages balance the thousand new ones, so that they trigger no collection.
         self._previous_batch: tuple[list[Any], list[PartitionBatch]] = ([], [])
+        self.forgettings = 0
+        """How often messages were forgotten: whoever keeps delivered ones looks which of them still count."""
 
     # --- giving out ----------------------------------------------------------------------------------------------
 
@@ -934,6 +936,7 @@ class Delivery:
 
     def release_all(self) -> None:
         """Forget all delivered and queued messages: they come again."""
+        self.forgettings += 1
         for message in self._withdraw()[1]:
             # The application never saw it: no later commit of all delivered messages may complete it.
             self.take_out(message)
@@ -956,6 +959,7 @@ class Delivery:
 
     def purge(self, gone: set[Coordinates]) -> None:
         """Forget the messages of partitions that are not assigned any more."""
+        self.forgettings += 1
         handed, ready = self._withdraw()
         kept = _without(ready, gone)
         self._taken = len(_without(handed[: self._taken], gone))

@@ -715,6 +715,14 @@ class FetchLoop:
         place = self._delivery.in_flight(message)
         return None if partition is None or place is None else (partition, place)
 
+    @property
+    def doubts(self) -> object:
+        """A value that is equal as long as each message in flight stays in flight, but for ends and leases.
+
+        None after an interruption: all partitions are about to be opened again. From the polling thread.
+        """
+        return None if self._interruption.happened else self._delivery.forgettings
+
     def is_delivered(self, message: Any) -> bool:
         """Whether a message that `messages` returned is to be handled still. With the lock.
 

@@ -30,9 +30,9 @@ from dedup_sdk._observe import Counters, Health, PartitionStatus, VerdictEvent
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._strategy import Strategy
-from dedup_sdk.aio._buffer import Coordinates, End, EndsBy, MessageBuffer, coordinates_of
+from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, EndsBy, MessageBuffer, coordinates_of
 from dedup_sdk.aio._observers import LoopObservers
-from dedup_sdk.aio._owner import CLOSED, MOST_QUEUED, Owner
+from dedup_sdk.aio._owner import CLOSED, Owner
 from dedup_sdk.aio._taker import AnyTask, Iteration, Taker, running_task
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class AsyncDedupConsumer:
             deadline_s=self._deadline_s,
             # What is only observed is delivered also if it is completed.
             prunes=mode != "observe",
+            leases=shared is not None,
             name=f"dedup-aio-{settings.group}",
         )
         loop_observers.attach(self._owner)

@@ -21,18 +21,21 @@ from confluent_kafka import Message
 from dedup_sdk._kafka.consumer import CLOSE_IN_CALLBACK, DedupConsumer
 from dedup_sdk._observe import Counters
 from dedup_sdk._record import Verdict
-from dedup_sdk.aio._buffer import Coordinates, End, MessageBuffer
+from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, MessageBuffer
 
 T = TypeVar("T")
 
 logger = logging.getLogger("dedup_sdk")
 
-MOST_QUEUED: Final = 1_000
-"""With so many messages queued the thread fetches no more."""
 QUIET_S: Final = 0.1
 """Seconds that the thread waits in the client for a message, at most, where nothing but a message can come."""
 BUSY_S: Final = 0.01
 """The same while the application has messages, whose ends the thread has to pass on."""
+
+_SERVED_S: Final = 0.05
+"""The same while messages wait for the application, which wakes the thread when few are left."""
+_FEW: Final = 100
+"""So many messages are fetched at a time while others wait for the application."""
 
 CLOSED: Final = "this AsyncDedupConsumer is closed; make a new one"
 
@@ -46,14 +49,23 @@ class Owner:
     """The thread, from `start` to `end`.
 
     ``deadline_s``: seconds that a rebalance may wait for the application. ``prunes``: whether queued messages that the
-    consumer does not hold any more are dropped.
+    consumer does not hold any more are dropped. ``leases``: whether it may cease to hold one without a step of its own.
     """
 
     def __init__(
-        self, consumer: DedupConsumer, buffer: MessageBuffer, *, deadline_s: float, prunes: bool, name: str
+        self,
+        consumer: DedupConsumer,
+        buffer: MessageBuffer,
+        *,
+        deadline_s: float,
+        prunes: bool,
+        leases: bool,
+        name: str,
     ) -> None:
         self._consumer, self._buffer, self._deadline_s = consumer, buffer, deadline_s
-        self._prunes = prunes
+        self._prunes, self._leases = prunes, leases
+        self._looked_at: object = None
+        """What `FetchLoop.doubts` was when the messages here were last looked at."""
         self._requests: deque[_Request] = deque()
         self._wake = Event()
         self._asks = False
@@ -61,6 +73,8 @@ class Owner:
         self._end_error: BaseException | None = None
         """Of the last ends that were passed on; whether a call for them has raised it."""
         self._end_told = False
+        self._passed_on_at = 0.0
+        """When (monotonic seconds) ends were passed on last."""
         self._closing: asyncio.Future[None] | None = None
         self._closes = self._over = self._abandoned = False
         self._thread = Thread(target=self._work, name=name, daemon=False)
@@ -277,7 +291,7 @@ class Owner:
     def _turn(self) -> None:
         """Pass on what has ended, answer requests, and fetch messages; wait for something to do, but not for long."""
         self._wake.clear()
-        self._serve()
+        self._serve(is_due=not len(self._buffer))
         if not self._asks:
             self._wake.wait(QUIET_S)
             return
@@ -288,17 +302,20 @@ class Owner:
             self._prune()
             self._wake.wait(QUIET_S)
             return
-        wait_s = BUSY_S if buffer.waits_for_ends else QUIET_S
-        # Messages that are there are taken at once; the client is waited in only while the application has none.
-        messages = self._fetch(0.0 if len(buffer) or self._wake.is_set() else wait_s)
+        messages = self._fetch()
         self._prune()
         if messages:
             self._put(messages)
         elif len(buffer):
-            self._wake.wait(wait_s)
+            self._wake.wait(_SERVED_S)
 
-    def _fetch(self, wait_s: float) -> list[Any]:
-        first = self._consumer.poll(wait_s)
+    def _fetch(self) -> list[Any]:
+        """Fetch what is there; wait in the client only while the application has nothing to take."""
+        if len(self._buffer):
+            # Few at a time: nobody waits for them, and meanwhile the loop does not get the interpreter.
+            return self._consumer.consume(_FEW, 0)
+        wait_s = BUSY_S if self._buffer.waits_for_ends else QUIET_S
+        first = self._consumer.poll(0.0 if self._wake.is_set() else wait_s)
         if first is None:
             return []
         try:
@@ -315,6 +332,9 @@ class Owner:
 
     def _prune(self) -> None:
         """Forget what comes again, e.g. after an error, by which the consumer has to open its partitions again."""
+        before, self._looked_at = self._looked_at, self._consumer._loop.doubts  # noqa: SLF001 (no public call only looks)
+        if before == self._looked_at is not None and not self._leases:
+            return
         if gone := self._buffer.prune(self.holds, self._knows):
             self._buffer.give_up(gone)
             self.tell_withdrawn(gone)
@@ -323,8 +343,11 @@ class Owner:
         self._buffer.put(items)
         self.tell(self._notify)
 
-    def _serve(self) -> None:
-        """Pass on what has ended; answer requests. Whoever waits for the loop on the thread calls it, too."""
+    def _serve(self, *, is_due: bool = True) -> None:
+        """Answer requests, and pass on what has ended: much at a time, unless it ``is_due``.
+
+        Whoever waits for the loop on the thread calls it, too.
+        """
         for _ in range(len(self._requests)):  # what an answer leads to is for the next turn
             self._pass_on()
             call, future = self._requests.popleft()
@@ -335,13 +358,15 @@ class Owner:
                 self._prune()
             else:
                 self.answer(future, result)
-        self._pass_on()
+        if is_due or self._buffer.ended >= MOST_QUEUED or time.monotonic() >= self._passed_on_at + _SERVED_S:
+            self._pass_on()
         if self._end_error is not None and not self._end_told:
             # Nobody waits for these ends.
             self._fail(self._end_error)
         self._end_error = None
 
     def _pass_on(self) -> None:
+        self._passed_on_at = time.monotonic()
         completed, others = self._buffer.take_ended()
         if not (completed or others):
             return

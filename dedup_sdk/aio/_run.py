@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, Message
 
@@ -20,13 +22,16 @@ from dedup_sdk._masking import shown
 from dedup_sdk._observe import of_partition
 from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable
 from dedup_sdk._runner.settings import OnError, Retries, check_dead_letters, refuse_unfit
-from dedup_sdk.aio._buffer import End, EndsBy, coordinates_of
-from dedup_sdk.aio._owner import MOST_QUEUED, Owner, runs_on_loop
-from dedup_sdk.aio._taker import Taker, look_s
+from dedup_sdk.aio._buffer import MOST_QUEUED, End, EndsBy, coordinates_of
+from dedup_sdk.aio._owner import Owner, runs_on_loop
+from dedup_sdk.aio._taker import TURN_S, Taker, look_s
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec
 
 logger = logging.getLogger("dedup_sdk")
+
+_REFILL_AT: Final = MOST_QUEUED - 100
+"""With so many messages waiting the run takes more: not one for each that ends."""
 
 AsyncHandler = Callable[[Message], Awaitable[object]]
 Order = Literal["key", "partition"] | None
@@ -70,10 +75,11 @@ def _check_handler(handler: Any) -> None:
 
 
 class AsyncRunner:
-    """One run. All of it happens on the event loop; each message has a task of its own.
+    """One run. All of it happens on the event loop.
 
     A message of the run waits (its handler was not called), runs, or is over. Messages with one key wait in a queue, of
-    which the first is ready or runs.
+    which the first is ready or runs. A task handles one ready message after the other, as long as it is as good as new:
+    a handler that left a context variable or a cancellation behind gets the last message of its task.
     """
 
     def __init__(
@@ -94,10 +100,13 @@ class AsyncRunner:
         self._ready: deque[Message] = deque()
         self._queues: dict[Hashable, deque[Message]] = {}
         self._waiting: dict[int, Message] = {}
-        self._running: dict[asyncio.Task[End | None], Message] = {}
+        self._running: dict[asyncio.Task[None], Message] = {}
         self._pausing: set[asyncio.Task[Any]] = set()
         """Tasks between two calls of their handler."""
         self._changed = asyncio.Event()
+        self._context = copy_context()
+        self._turn_ends = 0.0
+        """When (monotonic seconds) other tasks have their turn, where handlers await nothing."""
 
     async def run(self) -> None:
         """Handle messages until `Taker.is_stopped`, an error, or the end of ``idle``; then let running handlers end."""
@@ -122,11 +131,11 @@ class AsyncRunner:
     async def _serve(self) -> None:
         most = MOST_QUEUED + self._settings.concurrency
         while not self._is_over:
-            room = most - len(self._waiting) - len(self._running)
-            self._is_full = room <= 0 and not self._buffer.is_closed
+            self._is_full = len(self._waiting) > _REFILL_AT and not self._buffer.is_closed
             if self._is_full:
                 await self._taker.wait()
                 continue
+            room = most - len(self._waiting) - len(self._running)
             taken = await self._taker.take(room, look_s(self._idle), ends=EndsBy.CALL)
             for message in self._taker.without_events(taken):
                 self._accept(message)
@@ -158,15 +167,25 @@ class AsyncRunner:
         key = message.key()
         return None if key is None else (coordinates_of(message), key)
 
+    def _next(self) -> Message | None:
+        """Return a ready message, whose handler may be called now."""
+        if self._is_over or self._buffer.is_closed:
+            return None
+        while self._ready:
+            message = self._ready.popleft()
+            if self._waiting.pop(id(message), None) is not None:
+                if self._is_full and len(self._waiting) <= _REFILL_AT:
+                    self._taker.notify()
+                return message
+            self._follow(message)  # it was withdrawn
+        return None
+
     def _fill(self) -> None:
         """Begin with ready messages, while there is room for handlers."""
-        room = 0 if self._is_over or self._buffer.is_closed else self._settings.concurrency
-        while self._ready and len(self._running) < room:
-            message = self._ready.popleft()
-            if self._waiting.pop(id(message), None) is None:
-                self._follow(message)  # it was withdrawn
-                continue
-            task = asyncio.create_task(self._handle(message), name="dedup-handler")
+        while len(self._running) < self._settings.concurrency and (message := self._next()) is not None:
+            task = asyncio.create_task(
+                self._work(message), name="dedup-handler", context=self._context.copy()
+            )
             self._running[task] = message
             task.add_done_callback(self._end)
 
@@ -181,58 +200,70 @@ class AsyncRunner:
             else:
                 del self._queues[key]
 
-    def _end(self, task: asyncio.Task[End | None]) -> None:
-        """End the message of a task, and begin with the next one."""
-        message = self._running.pop(task, None)
-        self._pausing.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if message is None:
-            return  # the run was over before
-        if error is not None:
-            self._fail(message, error)
-        elif not task.cancelled():
-            self._buffer.end([message], task.result())
-        elif self._halted:
-            self._buffer.end([message], End.RELEASED)
-        else:
-            self._fail(message, _cancelled_by_others(message))
-        # After a failure the next message with the same key must not overtake the failed one.
-        if not self._halted:
-            self._follow(message)
-            self._fill()
-        self._changed.set()
-        if self._is_full:
-            self._taker.notify()
-
-    # --- handlers ------------------------------------------------------------------------------------------------
-
-    async def _handle(self, message: Message) -> End | None:
-        attempts = _Attempts()
-        try:
-            await self._call(message, attempts)
-        except Exception as error:
-            note_message(error, message, attempts.made)
-            if self._letters is None:
-                raise
-            await self._letters.send(message, error, attempts.made)
-            return End.DEAD_LETTERED
-        return None
-
-    async def _call(self, message: Message, attempts: _Attempts) -> None:
-        handler, retries = self._settings.handler, self._settings.retries
-        attempts.made += 1
-        try:
-            await handler(message)
-        except Exception as error:
-            if retries.attempts == 1 or not retries.is_retriable(error):
-                raise
-            await self._call_again(message, attempts, error)
-
-    async def _call_again(self, message: Message, attempts: _Attempts, first: Exception) -> None:
+    async def _work(self, message: Message) -> None:
+        """Handle a message, and then others. An error is that of the message that runs; `_end` sees to it."""
         task = asyncio.current_task()
         if task is None:
             raise AssertionError("a handler runs in a task")
+        while True:
+            end = await self._handle(message, task)
+            if self._running.pop(task, None) is None:
+                return  # the run was over before, or the message was withdrawn
+            self._buffer.end_one(message, end)
+            if not self._halted:
+                self._follow(message)
+            if task.cancelling() or copy_context() != self._context or (following := self._next()) is None:
+                return
+            message = self._running[task] = following
+            if time.monotonic() >= self._turn_ends:
+                await asyncio.sleep(0)
+                self._turn_ends = time.monotonic() + TURN_S
 
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """See to the message of a task that ended in it, and begin with the next one."""
+        message = self._running.pop(task, None)
+        self._pausing.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if message is not None:
+            if error is not None:
+                self._fail(message, error)
+            elif self._halted:
+                self._buffer.end([message], End.RELEASED)
+            else:
+                self._fail(message, _cancelled_by_others(message))
+        # After a failure the next message with the same key must not overtake the failed one.
+        if not self._halted:
+            self._fill()
+        self._changed.set()
+
+    # --- handlers ------------------------------------------------------------------------------------------------
+
+    async def _handle(self, message: Message, task: asyncio.Task[Any]) -> End | None:
+        """Call the handler, and again after errors that may pass; return how the message ends."""
+        try:
+            await self._settings.handler(message)
+        except Exception as error:  # noqa: BLE001 (it is raised, or the message is dead-lettered)
+            return await self._after(error, message, task)
+        return None
+
+    async def _after(self, error: Exception, message: Message, task: asyncio.Task[Any]) -> End | None:
+        attempts, retries = _Attempts(), self._settings.retries
+        if retries.attempts != 1 and retries.is_retriable(error):
+            try:
+                await self._call_again(message, attempts, error, task)
+            except Exception as last:  # noqa: BLE001 (as above)
+                error = last
+            else:
+                return None
+        note_message(error, message, attempts.made)
+        if self._letters is None:
+            raise error
+        await self._letters.send(message, error, attempts.made)
+        return End.DEAD_LETTERED
+
+    async def _call_again(
+        self, message: Message, attempts: _Attempts, first: Exception, task: asyncio.Task[Any]
+    ) -> None:
         def begins_again(error: BaseException) -> bool:
             if not isinstance(error, Exception) or not self._settings.retries.is_retriable(error):
                 return False
@@ -302,12 +333,11 @@ class AsyncRunner:
         self._buffer.give_up(gone)
         self._fill()
         self._changed.set()
-        if self._is_full:
-            self._taker.notify()
+        self._taker.notify()
 
 
 class _Attempts:
-    made = 0
+    made = 1
 
 
 def _cancelled_by_others(message: Message) -> RuntimeError:

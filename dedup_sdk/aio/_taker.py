@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from inspect import CO_ASYNC_GENERATOR, currentframe
 from math import inf
@@ -14,13 +15,13 @@ from confluent_kafka import Message
 
 from dedup_sdk._kafka.client_errors import handle_error
 from dedup_sdk._kafka.loop import IdleClock
-from dedup_sdk.aio._buffer import End, EndsBy, MessageBuffer
-from dedup_sdk.aio._owner import MOST_QUEUED, Owner
+from dedup_sdk.aio._buffer import MOST_QUEUED, End, EndsBy, MessageBuffer
+from dedup_sdk.aio._owner import Owner
 
-REFILL_AT: Final = MOST_QUEUED // 2
-"""With fewer messages queued the thread is woken to fetch more."""
-_MOST_AT_ONCE: Final = 100
-"""So many messages are returned without a wait before other tasks have their turn."""
+_GRANT: Final = 100
+"""An iteration takes so many messages before it looks whether something else is to be done."""
+TURN_S: Final = 0.001
+"""For so many seconds messages are returned without a wait before other tasks have their turn."""
 _LOOK_S: Final = 0.2
 _TWO_TASKS: Final = (
     "another task asks this consumer for messages, and is not over: one task asks, and may hand its messages to others "
@@ -28,6 +29,7 @@ _TWO_TASKS: Final = (
 )
 
 AnyTask = asyncio.Task[Any] | None
+_NOBODY: Final = object()
 
 
 class Taker:
@@ -49,7 +51,8 @@ class Taker:
         """The task that has the messages of the last call."""
         self.runner: AnyTask = None
         self.iterates = self._asks = self._interrupted = False
-        self._at_once = 0
+        self._turn_ends = 0.0
+        """When (monotonic seconds) other tasks have their turn."""
 
     # --- asking --------------------------------------------------------------------------------------------------
 
@@ -84,17 +87,16 @@ class Taker:
                 await self._until_back()
             if len(self.buffer) < enough:
                 await self._wait_for(enough, time.monotonic() + timeout_s)
-                self._at_once = 0
-            elif self._at_once >= _MOST_AT_ONCE:
-                self._at_once = 0
+                self._turn_ends = time.monotonic() + TURN_S
+            elif time.monotonic() >= self._turn_ends:
                 await asyncio.sleep(0)
+                self._turn_ends = time.monotonic() + TURN_S
         finally:
             self._asks = False
         if self.buffer.is_closed:
             raise self._owner.refusal()
         taken = self.buffer.take(count, ends or self.ends)
-        self._at_once += len(taken)
-        if len(self.buffer) < REFILL_AT:
+        if len(self.buffer) < MOST_QUEUED:
             self._owner.ask()
         return taken
 
@@ -149,24 +151,6 @@ class Taker:
             if timer is not None:
                 timer.cancel()
 
-    def take_next(self, asker: AnyTask) -> Message | None:
-        """Complete the message before, and return the next one if it is there: what `take` does, the short way."""
-        buffer = self.buffer
-        if (
-            self._at_once >= _MOST_AT_ONCE
-            or self.is_stopped
-            or buffer.is_closed
-            or buffer.is_released
-            or asker is not self._task
-        ):
-            return None
-        message = buffer.take_next()
-        if message is not None:
-            self._at_once += 1
-            if len(buffer) == REFILL_AT:
-                self._owner.ask()
-        return message
-
     # --- from other tasks ----------------------------------------------------------------------------------------
 
     def notify(self) -> None:
@@ -182,6 +166,7 @@ class Taker:
     def stop(self) -> None:
         """End iterations and runs."""
         self.is_stopped = True
+        self.buffer.end_grant()
         self.interrupt()
 
     def begin_again(self) -> None:
@@ -223,10 +208,14 @@ class Iteration(AsyncIterator[Message]):
 
     def __init__(self, consumer: object, taker: Taker, idle: IdleClock, ends: EndsBy) -> None:
         self._consumer, self._taker, self._idle, self._ends = consumer, taker, idle, ends
+        self._loop = asyncio.get_running_loop()
         self._message: Message | None = None
         """That of the body, unless its end is the application's alone."""
-        self._is_short = self._is_hidden = False
-        """Whether the next step may take the short way; whether the statement is in a generator or comprehension."""
+        self._granted: deque[Message] = deque()
+        """The messages that the next steps may take, if this task makes them."""
+        self._grantee: AnyTask | object = _NOBODY
+        self._is_hidden = False
+        """Whether the statement is in a generator or comprehension."""
 
     def __aiter__(self) -> Self:
         """Return another iterator: that of a statement must not live on in a variable."""
@@ -234,20 +223,20 @@ class Iteration(AsyncIterator[Message]):
 
     def __anext__(self) -> Coroutine[Any, Any, Message]:
         """Return the next step, for the task and the statement that call here."""
-        asker = running_task()
-        return self._step(asker) if self._is_short else self._next(asker, _is_hidden(currentframe()))
+        asker = asyncio.current_task(self._loop)
+        return self._step(asker) if asker is self._grantee else self._next(asker, _is_hidden(currentframe()))
 
     async def _step(self, asker: AnyTask) -> Message:
-        message = self._taker.take_next(asker)
-        if message is None:
+        try:
+            self._message = message = self._granted.popleft()
+        except IndexError:
             return await self._next(asker, is_hidden=False)
-        self._message = message
         return message
 
     async def _next(self, asker: AnyTask, is_hidden: bool) -> Message:  # noqa: FBT001
         taker, idle = self._taker, self._idle
         taker.buffer.trust(self._message)
-        self._message, self._is_hidden, self._is_short = None, is_hidden, False
+        self._message, self._is_hidden, self._grantee = None, is_hidden, _NOBODY
         idle.heard()
         while not taker.is_stopped:
             taken = await taker.take(1, look_s(idle), asker=asker, ends=self._ends)
@@ -260,7 +249,10 @@ class Iteration(AsyncIterator[Message]):
                     self._message, taker.iterates = message, True
                     if is_hidden:
                         taker.buffer.doubt(message)
-                self._is_short = self._ends is EndsBy.NEXT and not (taker.writes_each or is_hidden)
+                if self._ends is EndsBy.NEXT and not (taker.writes_each or is_hidden):
+                    granted = taker.buffer.grant(_GRANT)
+                    if granted is not None:
+                        self._granted, self._grantee = granted, asker
                 return message
         taker.end_last(asker)
         taker.begin_again()
