@@ -52,6 +52,7 @@ _topic: Final[Callable[[Any], Any]] = Message.topic
 _partition: Final[Callable[[Any], Any]] = Message.partition
 MOST_QUEUED: Final = 1_000
 """With so many messages queued the thread fetches no more."""
+_offset: Final[Callable[[Any], Any]] = Message.offset
 _FAILURE: Final = object()
 """The place, among the messages, of the error that is kept."""
 
@@ -215,6 +216,8 @@ class MessageBuffer:
                     self._batch = left
             completed, others = self._completed, self._others
             self._completed, self._others = [], []
+            # Messages in order are completed together.
+            completed.sort(key=_offset)
             self._returning.update(
                 (*coordinates_of(message), message.offset() or 0) for message, end in others if end is End.RELEASED
             )  # fmt: skip

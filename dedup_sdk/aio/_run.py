@@ -34,6 +34,8 @@ _REFILL_AT: Final = MOST_QUEUED - 100
 """With so many messages waiting the run takes more: not one for each that ends."""
 
 AsyncHandler = Callable[[Message], Awaitable[object]]
+_Keyed = tuple[Message, Hashable]
+"""A message, and what it shares with those that must not be handled beside it; None: nothing."""
 Order = Literal["key", "partition"] | None
 
 
@@ -97,7 +99,7 @@ class AsyncRunner:
         self._failure: BaseException | None = None
         self._halted = self._is_full = False
         """Whether no further handler may be called; whether no further message is taken now."""
-        self._ready: deque[Message] = deque()
+        self._ready: deque[_Keyed] = deque()
         self._queues: dict[Hashable, deque[Message]] = {}
         self._waiting: dict[int, Message] = {}
         self._running: dict[asyncio.Task[None], Message] = {}
@@ -157,7 +159,7 @@ class AsyncRunner:
             queue.append(message)
             if len(queue) > 1:
                 return
-        self._ready.append(message)
+        self._ready.append((message, key))
 
     def _key_of(self, message: Message) -> Hashable:
         if self._settings.order is None:
@@ -165,42 +167,39 @@ class AsyncRunner:
         if self._settings.order == "partition":
             return coordinates_of(message)
         key = message.key()
-        return None if key is None else (coordinates_of(message), key)
+        return None if key is None else (message.topic(), message.partition(), key)
 
-    def _next(self) -> Message | None:
+    def _next(self) -> _Keyed | None:
         """Return a ready message, whose handler may be called now."""
         if self._is_over or self._buffer.is_closed:
             return None
         while self._ready:
-            message = self._ready.popleft()
-            if self._waiting.pop(id(message), None) is not None:
+            ready = self._ready.popleft()
+            if self._waiting.pop(id(ready[0]), None) is not None:
                 if self._is_full and len(self._waiting) <= _REFILL_AT:
                     self._taker.notify()
-                return message
-            self._follow(message)  # it was withdrawn
+                return ready
+            self._follow(*ready)  # it was withdrawn
         return None
 
     def _fill(self) -> None:
         """Begin with ready messages, while there is room for handlers."""
-        while len(self._running) < self._settings.concurrency and (message := self._next()) is not None:
-            task = asyncio.create_task(
-                self._work(message), name="dedup-handler", context=self._context.copy()
-            )
-            self._running[task] = message
+        while len(self._running) < self._settings.concurrency and (ready := self._next()) is not None:
+            task = asyncio.create_task(self._work(*ready), name="dedup-handler", context=self._context.copy())
+            self._running[task] = ready[0]
             task.add_done_callback(self._end)
 
-    def _follow(self, message: Message) -> None:
+    def _follow(self, message: Message, key: Hashable) -> None:
         """Make the next message with the same key ready."""
-        key = self._key_of(message)
         queue = None if key is None else self._queues.get(key)
         if queue and queue[0] is message:
             queue.popleft()
             if queue:
-                self._ready.append(queue[0])
+                self._ready.append((queue[0], key))
             else:
                 del self._queues[key]
 
-    async def _work(self, message: Message) -> None:
+    async def _work(self, message: Message, key: Hashable) -> None:
         """Handle a message, and then others. An error is that of the message that runs; `_end` sees to it."""
         task = asyncio.current_task()
         if task is None:
@@ -210,14 +209,16 @@ class AsyncRunner:
             if self._running.pop(task, None) is None:
                 return  # the run was over before, or the message was withdrawn
             self._buffer.end_one(message, end)
-            if not self._halted:
-                self._follow(message)
+            if key is not None and not self._halted:
+                self._follow(message, key)
             if task.cancelling() or copy_context() != self._context or (following := self._next()) is None:
                 return
-            message = self._running[task] = following
-            if time.monotonic() >= self._turn_ends:
+            message, key = following
+            self._running[task] = message
+            if (now := time.monotonic()) >= self._turn_ends:
+                # Before the wait: one task in a turn is enough.
+                self._turn_ends = now + TURN_S
                 await asyncio.sleep(0)
-                self._turn_ends = time.monotonic() + TURN_S
 
     def _end(self, task: asyncio.Task[None]) -> None:
         """See to the message of a task that ended in it, and begin with the next one."""
@@ -329,7 +330,7 @@ class AsyncRunner:
             task.cancel()
             message = self._running.pop(task)
             gone.append(message)
-            self._follow(message)
+            self._follow(message, self._key_of(message))
         self._buffer.give_up(gone)
         self._fill()
         self._changed.set()
