@@ -304,6 +304,12 @@ class MessageBuffer:
         """Whether the next call for messages completes one."""
         return bool(self._last or self._batch)
 
+    def is_last(self, message: Message) -> bool:
+        """Whether the next call for messages completes this one."""
+        with self._lock:
+            self._end_grant()
+            return any(each is message for each in self._last)
+
     def taken_up_to(self) -> dict[Coordinates, int]:
         """Return, for each partition, the offset behind the last message that was taken since its assignment."""
         with self._lock:
@@ -352,7 +358,7 @@ class MessageBuffer:
         """Have a message not end with the others of the last call; it is out until `end`."""
         with self._lock:
             self._end_grant()
-            if any(each is message for each in self._last):
+            if self.is_last(message):
                 self._forget([message])
                 self._out[id(message)] = message
 

@@ -33,7 +33,7 @@ from dedup_sdk._strategy import Strategy
 from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, EndsBy, MessageBuffer, coordinates_of
 from dedup_sdk.aio._observers import LoopObservers
 from dedup_sdk.aio._owner import CLOSED, Owner
-from dedup_sdk.aio._taker import AnyTask, Iteration, Taker, running_task
+from dedup_sdk.aio._taker import AnyTask, Iteration, Taker, coroutine_function, running_task
 
 if TYPE_CHECKING:
     from dedup_sdk._runner.settings import Failures, OnError
@@ -137,6 +137,7 @@ class AsyncDedupConsumer:
 
     # --- messages ------------------------------------------------------------------------------------------------
 
+    @coroutine_function
     def poll(self, timeout: float | None = -1) -> Coroutine[Any, Any, Message | None]:
         """Return the next message that is no duplicate, or an error event; None after ``timeout`` s (-1: no limit).
 
@@ -149,6 +150,7 @@ class AsyncDedupConsumer:
         got = await self._consume(asker, 1, timeout_s)
         return got[0] if got else None
 
+    @coroutine_function
     def consume(
         self, num_messages: int = 1, timeout: float | None = -1
     ) -> Coroutine[Any, Any, list[Message]]:
@@ -362,6 +364,7 @@ class AsyncDedupConsumer:
         asynchronous: bool = ...,  # noqa: FBT001 (the plain client's signature)
     ) -> Coroutine[Any, Any, list[TopicPartition] | None]: ...
 
+    @coroutine_function
     def commit(
         self,
         message: Message | None = None,
@@ -372,7 +375,7 @@ class AsyncDedupConsumer:
 
         With ``completion="on-next-call"`` it first completes messages that your task got: those up to ``message``, or
         below ``offsets``; without arguments all, but for that of an ``async for``, whose body may fail still. With
-        ``enable.auto.commit=false`` all that any task got.
+        ``enable.auto.commit=false`` all that any task got. Raises `RuntimeError` for a message that another task has.
         """
         return self._commit(running_task(), message, offsets, asynchronous)
 
@@ -393,6 +396,7 @@ class AsyncDedupConsumer:
                 return []  # nothing came before the message that is still in its body
             raise
 
+    @coroutine_function
     def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> Coroutine[Any, Any, None]:
@@ -460,6 +464,7 @@ class AsyncDedupConsumer:
     def _positions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         return self._up_to_queued(self._consumer.position(partitions))
 
+    @coroutine_function
     def seek(self, partition: TopicPartition) -> Coroutine[Any, Any, None]:
         """Read a partition from another offset on; see `DedupConsumer.seek`. Messages that wait here are dropped.
 
@@ -682,6 +687,11 @@ class AsyncDedupConsumer:
             _refuse_others([message])
         taker, buffer = self._taker, self._buffer
         if not taker.is_of(asker):
+            if message is not None and buffer.is_last(message):
+                raise RuntimeError(
+                    f"{message.topic()}[{message.partition()}]@{message.offset()} is in the hands of another task, "
+                    "which may fail still: have that task commit it, or await complete(message)"
+                )
             return
         if message is not None:
             if message.error() is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from inspect import CO_ASYNC_GENERATOR, currentframe
 from math import inf
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from confluent_kafka import Message
 
@@ -28,6 +30,7 @@ _TWO_TASKS: Final = (
     "(iterate over explicit(), and complete each by once()); or use run()"
 )
 
+F = TypeVar("F", bound=Callable[..., Any])
 AnyTask = asyncio.Task[Any] | None
 _NOBODY: Final = object()
 
@@ -269,6 +272,14 @@ class Iteration(AsyncIterator[Message]):
             buffer.end([message], End.RELEASED)
         elif _is_cancelled():
             buffer.end_last(End.RELEASED)
+
+
+def coroutine_function(function: F) -> F:
+    """Mark a function that returns a coroutine, and does a part of its work, to find its caller, at the call."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]  # noqa: SLF001
+    return function
 
 
 def running_task() -> AnyTask:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -115,6 +117,15 @@ def test_calls_return_what_the_synchronous_ones_do(run: Any, consumer_of: Open, 
             assert await consumer.poll(0.1) is None
 
     run(main())
+
+
+def test_calls_that_return_coroutines_are_coroutine_functions() -> None:
+    """Mocks and frameworks ask; before Python 3.12 `inspect` does not know of marks."""
+    is_coroutine_function = (
+        inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+    )
+    for name in ("poll", "consume", "commit", "store_offsets", "seek", "complete", "close"):
+        assert is_coroutine_function(getattr(AsyncDedupConsumer, name)), name
 
 
 def test_a_seek_to_the_position_is_no_move(run: Any, consumer_of: Open, send: Send) -> None:
