@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import suppress
 from threading import Timer
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 from confluent_kafka import Producer
@@ -34,12 +38,17 @@ _TICK_S = 0.001
 def main() -> None:
     """Measure, and print the medians."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--rounds", type=int, default=5, help="0: measure the lag only")
     options.add_argument(
         "--lag", type=int, default=0, metavar="RECORDS", help="measure the lag with so many records"
     )
+    options.add_argument("--freeze", action="store_true", help="measure the lag after gc.freeze()")
     options.add_argument("--json", action="store_true")
+    options.add_argument("--member", metavar="BOOTSTRAP", help=argparse.SUPPRESS)
     chosen = options.parse_args()
+    if chosen.member:
+        _join(chosen.member)
+        return
     figures: dict[str, list[float]] = defaultdict(list)
     with MockKafka() as kafka:
         kafka.create_topic("work")
@@ -49,6 +58,9 @@ def main() -> None:
             print(f"round {number + 1}", file=sys.stderr)
             _round(kafka.bootstrap, number, figures)
     results = {name: round(statistics.median(each), 3) for name, each in figures.items()}
+    if chosen.lag and chosen.freeze:
+        gc.collect()
+        gc.freeze()
     if chosen.lag:
         results |= asyncio.run(_lags(chosen.lag))
     if chosen.json:
@@ -185,22 +197,43 @@ async def _idle_async(bootstrap: str, group: str) -> float:
 
 
 class _Lag:
-    """Notes by how much a task that sleeps for a millisecond wakes too late."""
+    """Notes by how much a task that sleeps for a millisecond wakes too late.
+
+    ``own``: less the time in which this process's Python threads had no CPU, because other programs had it (Linux).
+    """
 
     def __init__(self) -> None:
         self._late: list[float] = []
+        self._own: list[float] = []
+        self._files: dict[int, int] = {}
         self._task = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:
         while True:
-            begun = time.perf_counter()
+            waited, begun = self._waited_s(), time.perf_counter()
             await asyncio.sleep(_TICK_S)
-            self._late.append(time.perf_counter() - begun - _TICK_S)
+            late = time.perf_counter() - begun - _TICK_S
+            self._late.append(late)
+            self._own.append(max(0.0, late - self._waited_s() + waited))
 
-    def end(self) -> float:
-        """Return the 99.9th percentile in ms."""
+    def _waited_s(self) -> float:
+        """Return how long the threads have waited for a CPU."""
+        waited_ns = 0
+        for thread in enumerate_threads():
+            number = thread.native_id or 0
+            with suppress(OSError):  # it is over, or this is not Linux
+                if number not in self._files:
+                    self._files[number] = os.open(f"/proc/self/task/{number}/schedstat", os.O_RDONLY)
+                waited_ns += int(os.pread(self._files[number], 100, 0).split()[1])
+        return waited_ns / 1e9
+
+    def end(self, name: str, results: dict[str, float]) -> None:
+        """Add the 99.9th percentiles, in ms, to the results."""
         self._task.cancel()
-        return round(statistics.quantiles(self._late, n=1000)[-1] * 1000, 2)
+        for file in self._files.values():
+            os.close(file)
+        for kind, late in (("", self._late), (", own", self._own)):
+            results[f"lag p99.9 ms, {name}{kind}"] = round(statistics.quantiles(late, n=1000)[-1] * 1000, 2)
 
 
 async def _lags(count: int) -> dict[str, float]:
@@ -215,7 +248,7 @@ async def _lags(count: int) -> dict[str, float]:
         _fill(kafka.bootstrap, "long", count, 2)
         lag = _Lag()
         await asyncio.sleep(5)
-        results["lag p99.9 ms, nothing"] = lag.end()
+        lag.end("nothing", results)
         async with AsyncDedupConsumer(_config(kafka.bootstrap, "lag"), dedup=_DEDUP, store=lived) as consumer:
             await consumer.subscribe(["long"])
             lag, taken = _Lag(), 0
@@ -223,24 +256,32 @@ async def _lags(count: int) -> dict[str, float]:
                 taken += 1
                 if taken == count:
                     consumer.stop()
-            results["lag p99.9 ms, delivery, flushes"] = lag.end()
+            lag.end("delivery, flushes", results)
         async with AsyncDedupConsumer(_config(kafka.bootstrap, "lag"), dedup=_DEDUP, store=fresh) as consumer:
             await consumer.subscribe(["long"])
             lag, begun = _Lag(), time.perf_counter()
             while not consumer.health().ready:
                 await consumer.poll(0.1)
             results["recovery s"] = round(time.perf_counter() - begun, 1)
-            results["lag p99.9 ms, recovery"] = lag.end()
+            lag.end("recovery", results)
             lag = _Lag()
-            with tempfile.TemporaryDirectory() as third:
-                async with AsyncDedupConsumer(
-                    _config(kafka.bootstrap, "lag"), dedup=_DEDUP, store=third
-                ) as other:
-                    await other.subscribe(["long"])
-                    await other.poll(10)
+            other = await asyncio.create_subprocess_exec(
+                sys.executable, __file__, "--member", kafka.bootstrap
+            )
+            await other.wait()
             await asyncio.sleep(5)
-            results["lag p99.9 ms, two rebalances"] = lag.end()
+            lag.end("two rebalances", results)
     return results
+
+
+def _join(bootstrap: str) -> None:
+    """Be a member of the group for some seconds, in a process of its own."""
+    with (
+        tempfile.TemporaryDirectory() as store,
+        DedupConsumer(_config(bootstrap, "lag"), dedup=_DEDUP, store=store) as consumer,
+    ):
+        consumer.subscribe(["long"])
+        consumer.poll(10)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,6 +101,54 @@ def test_a_shared_memory_that_is_away_takes_no_message_from_its_handler(
 
     run(main())
     assert handled == ["a", "b"]
+
+
+def test_no_handler_sees_what_another_one_left_in_its_task(run: Any, consumer_of: Open, send: Send) -> None:
+    """A task handles many messages: neither context variables nor cancellations reach the next one."""
+    send("a", "b", "c", "d")
+    seen: list[tuple[str | None, int]] = []
+    variable: ContextVar[str | None] = ContextVar("variable", default=None)
+
+    async def handle(message: Message) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        seen.append((variable.get(), task.cancelling()))
+        if values([message]) == ["b"]:
+            variable.set("mine")
+        if values([message]) == ["c"]:
+            with suppress(asyncio.CancelledError):
+                task.cancel()
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with consumer_of("orders", idle_timeout=1) as consumer:
+            await consumer.run(handle, concurrency=1)
+
+    run(main())
+    assert seen == [(None, 0)] * 4
+
+
+def test_handlers_that_await_nothing_let_others_have_their_turn(
+    run: Any, consumer_of: Open, send: Send
+) -> None:
+    """Else a timeout would not end such a run."""
+    send(*map(str, range(500)))
+    handled: list[str] = []
+
+    async def handle(message: Message) -> None:
+        time.sleep(0.001)  # noqa: ASYNC251 (a handler that awaits nothing)
+        handled.extend(values([message]))
+
+    async def main() -> None:
+        async with consumer_of("orders") as consumer:
+            running = asyncio.create_task(consumer.run(handle, concurrency=1))
+            while not handled:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            consumer.stop()
+            await running
+
+    run(main())
+    assert len(handled) < 400
 
 
 def test_a_rebalance_does_not_wait_for_another_attempt(run: Any, consumer_of: Open, send: Send) -> None:
