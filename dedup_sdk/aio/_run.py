@@ -211,14 +211,17 @@ class AsyncRunner:
             self._buffer.end_one(message, end)
             if key is not None and not self._halted:
                 self._follow(message, key)
-            if task.cancelling() or copy_context() != self._context or (following := self._next()) is None:
+            if task.cancelling() or copy_context() != self._context:
                 return
-            message, key = following
-            self._running[task] = message
             if (now := time.monotonic()) >= self._turn_ends:
                 # Before the wait: one task in a turn is enough.
                 self._turn_ends = now + TURN_S
                 await asyncio.sleep(0)
+            following = self._next() if len(self._running) < self._settings.concurrency else None
+            if following is None:
+                return
+            message, key = following
+            self._running[task] = message
 
     def _end(self, task: asyncio.Task[None]) -> None:
         """See to the message of a task that ended in it, and begin with the next one."""
@@ -248,42 +251,38 @@ class AsyncRunner:
         return None
 
     async def _after(self, error: Exception, message: Message, task: asyncio.Task[Any]) -> End | None:
-        attempts, retries = _Attempts(), self._settings.retries
-        if retries.attempts != 1 and retries.is_retriable(error):
-            try:
-                await self._call_again(message, attempts, error, task)
-            except Exception as last:  # noqa: BLE001 (as above)
-                error = last
-            else:
-                return None
-        note_message(error, message, attempts.made)
-        if self._letters is None:
-            raise error
-        await self._letters.send(message, error, attempts.made)
-        return End.DEAD_LETTERED
+        """Call the handler again while its errors may pass; then send a dead letter, or raise."""
+        made, retries, last = 1, self._settings.retries, error
 
-    async def _call_again(
-        self, message: Message, attempts: _Attempts, first: Exception, task: asyncio.Task[Any]
-    ) -> None:
-        def begins_again(error: BaseException) -> bool:
-            if not isinstance(error, Exception) or not self._settings.retries.is_retriable(error):
+        def begins_again(failed: BaseException) -> bool:
+            if not isinstance(failed, Exception) or not retries.is_retriable(failed):
                 return False
             self._pausing.add(task)
             if self._halted:
                 task.cancel()
             return True
 
-        try:
-            async for attempt in self._settings.retries.context(begins_again):
+        if retries.attempts != 1 and retries.is_retriable(error):
+            try:
+                async for attempt in retries.context(begins_again):
+                    self._pausing.discard(task)
+                    with attempt:
+                        if attempt.num == 1:
+                            raise error  # noqa: TRY301 (the attempts begin with it)
+                        made += 1
+                        of_partition(self._owner.counters, *coordinates_of(message)).retried += 1
+                        await self._settings.handler(message)
+            except Exception as failed:  # noqa: BLE001 (as above)
+                last = failed
+            else:
+                return None
+            finally:
                 self._pausing.discard(task)
-                with attempt:
-                    if attempt.num == 1:
-                        raise first
-                    attempts.made += 1
-                    of_partition(self._owner.counters, *coordinates_of(message)).retried += 1
-                    await self._settings.handler(message)
-        finally:
-            self._pausing.discard(task)
+        note_message(last, message, made)
+        if self._letters is None:
+            raise last
+        await self._letters.send(message, last, made)
+        return End.DEAD_LETTERED
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -335,10 +334,6 @@ class AsyncRunner:
         self._fill()
         self._changed.set()
         self._taker.notify()
-
-
-class _Attempts:
-    made = 1
 
 
 def _cancelled_by_others(message: Message) -> RuntimeError:
