@@ -35,6 +35,7 @@ _ROW: Final = 2 * _SLOTS
 _MEAN_USED: Final = 3
 """The table grows when a bucket has so many entries on average; then one bucket in 80 is full."""
 _FEWEST_BITS: Final = 7
+_WRITTEN_AT_ONCE: Final = 16_384
 _GROWTH_BITS: Final = 2
 _MOST_EXPECTED: Final = 131_072
 """There is room for so many entries at most before they come: six megabytes with their columns."""
@@ -444,8 +445,12 @@ class RecentMarks:
         for entry in entries[~fit].tolist():
             self._overflow[self._cells[entry].tobytes()] = entry
         entries, buckets, slots = entries[fit], buckets[fit], slots[fit]
-        self._buckets[buckets, slots] = first[entries].astype(np.uint32) | np.uint32(1)
-        self._buckets[buckets, slots + _SLOTS] = entries
+        tags = first[entries].astype(np.uint32) | np.uint32(1)
+        # In parts, between which another thread has its turn: the table is new, and its pages are made here.
+        for begin in range(0, len(entries), _WRITTEN_AT_ONCE):
+            part = slice(begin, begin + _WRITTEN_AT_ONCE)
+            self._buckets[buckets[part], slots[part]] = tags[part]
+            self._buckets[buckets[part], slots[part] + _SLOTS] = entries[part]
 
 
 def _existing(pairs: list[tuple[int, int]]) -> Existing:
