@@ -554,7 +554,7 @@ def _refuse_reused_logs(folder: Path) -> None:
 def has_tables(folder: Path) -> bool:
     """Whether a database's folder has sorted files."""
     # Not `Path.glob`, which takes a signal's `ValueError` for its own, and finds nothing.
-    return _is_there(folder) and any(path.suffix == ".sst" for path in folder.iterdir())
+    return _is_there(folder) and ".sst" in {path.suffix for path in folder.iterdir()}
 
 
 def open_read_only(folder: Path) -> tuple[Rdict, list[str]]:

@@ -25,18 +25,18 @@ def test_a_partition_that_comes_back_at_once_after_an_interrupted_loss_is_read(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With KIP-848 the new assignment comes milliseconds after the loss: before anything could be reopened."""
-    close, struck = AssignmentApi._close_lost_and_rest, list[int]()
+    lose, struck = AssignmentApi.lose, list[int]()
 
     def interrupt(*arguments: Any) -> None:
         if not struck:
             struck.append(1)
             raise Interrupted
-        close(*arguments)
+        lose(*arguments)
 
     send("a")
     consumer = make("orders", config={"group.protocol": "consumer"})
     assert values(poll_some(consumer, 1)) == ["a"]
-    monkeypatch.setattr(AssignmentApi, "_close_lost_and_rest", interrupt)
+    monkeypatch.setattr(AssignmentApi, "lose", interrupt)
     kafka.push_errors("ConsumerGroupHeartbeat", KafkaError.UNKNOWN_MEMBER_ID)
     got: list[str] = []
     until = time.monotonic() + _PATIENCE_S

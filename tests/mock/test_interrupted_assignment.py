@@ -29,7 +29,10 @@ class _InterruptedStep(InterruptedAt):
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
         if not self._begun:
             step = frame.f_locals.get("step")
-            if frame.f_code is not Interruption.run_step.__code__ or getattr(step, "__name__", "") != "_assign_by_group":
+            if (
+                frame.f_code is not Interruption.run_step.__code__
+                or getattr(step, "__name__", "") != "_assign_by_group"
+            ):
                 return None
             self._begun = True
         return super()._called(frame, event, argument)
