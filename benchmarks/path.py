@@ -183,7 +183,7 @@ def _one_assignment() -> Trail:
             with traced(trail):
                 _poll(consumer)
     # The rounds in which the group was joined are no part of it.
-    trail.begin_with("_kafka/assignment_api:AssignmentApi.subscribe.<locals>.assign")
+    trail.begin_with("_kafka/deliver/assignment_api:AssignmentApi.subscribe.<locals>.assign")
     return trail
 
 

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk._kafka.reader import Readers, Slice, TailReader
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client.reader import Readers, Slice, TailReader
+from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids._spec import ReadsKeys
 from spark_backfill.offset_range import Bounds

@@ -24,11 +24,11 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka.broker_check import require_broker
-from dedup_sdk._kafka.client import topic_id_of
-from dedup_sdk._kafka.commit_text import unsealed
-from dedup_sdk._kafka.reader import Readers, TailReader
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client.broker_check import require_broker
+from dedup_sdk._kafka.client.client import topic_id_of
+from dedup_sdk._kafka.client.commit_text import unsealed
+from dedup_sdk._kafka.client.reader import Readers, TailReader
+from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 from spark_backfill.errors import BackfillError

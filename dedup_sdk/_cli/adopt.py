@@ -19,8 +19,8 @@ from dedup_sdk._cli.options import (
     Topic,
     cluster_client,
 )
-from dedup_sdk._kafka.adopt import Adoption, commits_of, plan_adoption
-from dedup_sdk._kafka.group_offsets import GroupOffsets
+from dedup_sdk._kafka.assign.adopt import Adoption, commits_of, plan_adoption
+from dedup_sdk._kafka.assign.group_offsets import GroupOffsets
 from dedup_sdk._masking import counted
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk._strategy import Lookup

@@ -20,8 +20,8 @@ from dedup_sdk._cli.options import (
     Topic,
     cluster_client,
 )
-from dedup_sdk._kafka.group_offsets import GroupOffsets
-from dedup_sdk._kafka.rewind import Move, Target, commits_of, plan_moves
+from dedup_sdk._kafka.assign.group_offsets import GroupOffsets
+from dedup_sdk._kafka.assign.rewind import Move, Target, commits_of, plan_moves
 from dedup_sdk._masking import counted, shown
 from dedup_sdk.errors import ConfigurationError
 

@@ -28,7 +28,7 @@ from dedup_sdk._cli.options import (
 )
 from dedup_sdk._core.seen_bytes import decode_seen
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, source_spec_of
-from dedup_sdk._kafka.time_text import time_text, utc_time
+from dedup_sdk._kafka.client.time_text import time_text, utc_time
 from dedup_sdk._masking import counted, shown
 from dedup_sdk._store.backup import restore_snapshot, snapshot_store
 from dedup_sdk._store.paths import PartitionFolder

@@ -8,8 +8,8 @@ import typer
 
 from dedup_sdk._cli.console import printable
 from dedup_sdk._cli.options import Bootstrap, ClientConfig, Json, Topic, cluster_client
-from dedup_sdk._kafka.properties_file import read_properties
-from dedup_sdk._kafka.window_check import WindowQuestion, misfits, needed, retention_of
+from dedup_sdk._kafka.assign.window_check import WindowQuestion, misfits, needed, retention_of
+from dedup_sdk._kafka.client.properties_file import read_properties
 from dedup_sdk._window import length_text
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.producer._required_window import length_ms

@@ -39,19 +39,14 @@ from confluent_kafka.cimpl import Consumer, Producer
 from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.assignment import warn_of_recovering
-from dedup_sdk._kafka.assignment_api import AssignmentApi
-from dedup_sdk._kafka.client import HAS_CLUSTER_ID, Client
-from dedup_sdk._kafka.client_errors import handle_error
-from dedup_sdk._kafka.closing import ClientEnd, keep_from_children, leave_group, stopped_by
-from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
-from dedup_sdk._kafka.fields import note_message
-from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, depth_in, is_inside
-from dedup_sdk._kafka.health import Asked, health_of
-from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
-from dedup_sdk._kafka.recovery import Recovery
-from dedup_sdk._kafka.session import WAITING_SHARE, Session, waiting_until
-from dedup_sdk._kafka.settings import (
+from dedup_sdk._kafka.assign.assignment import warn_of_recovering
+from dedup_sdk._kafka.assign.health import Asked, health_of
+from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
+from dedup_sdk._kafka.client.client_errors import handle_error
+from dedup_sdk._kafka.client.closing import ClientEnd, keep_from_children, leave_group, stopped_by
+from dedup_sdk._kafka.client.fields import note_message
+from dedup_sdk._kafka.client.guards import CallbackErrors, ClientLock, Interruption, depth_in, is_inside
+from dedup_sdk._kafka.client.settings import (
     ASK_S,
     DESERIALIZE,
     ClientSettings,
@@ -61,6 +56,11 @@ from dedup_sdk._kafka.settings import (
     refuse_unknown,
     unknown_settings_explained,
 )
+from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
+from dedup_sdk._kafka.deliver.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
+from dedup_sdk._kafka.deliver.loop import Durability, FetchLoop, IdleClock
+from dedup_sdk._kafka.recover.recovery import Recovery
+from dedup_sdk._kafka.recover.session import WAITING_SHARE, Session, waiting_until
 from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics, samples_of
 from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus, by_partition
@@ -73,7 +73,7 @@ from dedup_sdk.errors import ConfigurationError
 if TYPE_CHECKING:
     from confluent_kafka.cimpl import RebalanceCallback
 
-    from dedup_sdk._kafka.worker_session import WorkerSession
+    from dedup_sdk._kafka.deliver.worker_session import WorkerSession
     from dedup_sdk._runner.runner import Runner
     from dedup_sdk._runner.settings import Failures, Handler, OnError
     from dedup_sdk._runner.tasks import Order
@@ -404,7 +404,7 @@ class DedupConsumer(Consumer):
         Raises the error of the handler, `DeadLetterError`, the errors of iteration, and `ConfigurationError` for
         settings that make no sense. Running handlers are waited for first.
         """
-        from dedup_sdk._kafka.worker_session import WorkerSession
+        from dedup_sdk._kafka.deliver.worker_session import WorkerSession
         from dedup_sdk._runner.dead_letters import DeadLetterProducer
         from dedup_sdk._runner.runner import Ends, EndsAtOnce, Runner
         from dedup_sdk._runner.settings import Retries, RunSettings, calls_at_most
@@ -816,7 +816,7 @@ class DedupConsumer(Consumer):
             )
         return self._assignment.of_member(Consumer.consumer_group_metadata)
 
-    # --- questions, from any thread and in callbacks: see `dedup_sdk._kafka.questions` -------------------------------
+    # --- questions, from any thread and in callbacks: see `dedup_sdk._kafka.client.questions` ------------------------
 
     def assignment(self) -> list[TopicPartition]:
         """Return the assigned partitions, each with the offset that it was assigned with. From any thread."""

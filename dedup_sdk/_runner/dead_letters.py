@@ -27,8 +27,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk._kafka.fields import as_record
-from dedup_sdk._kafka.settings import ASK_S, ClientSettings, admin_settings
+from dedup_sdk._kafka.client.fields import as_record
+from dedup_sdk._kafka.client.settings import ASK_S, ClientSettings, admin_settings
 from dedup_sdk._marks import DIGEST_BYTES
 from dedup_sdk._masking import error_text, shown
 from dedup_sdk.errors import DeadLetterError

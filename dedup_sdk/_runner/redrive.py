@@ -17,10 +17,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer, Producer
 
-from dedup_sdk._kafka.broker_check import require_broker
-from dedup_sdk._kafka.client_errors import settings_refused, text_of
-from dedup_sdk._kafka.fields import as_record
-from dedup_sdk._kafka.settings import ASK_S, refuse_unwritable
+from dedup_sdk._kafka.client.broker_check import require_broker
+from dedup_sdk._kafka.client.client_errors import settings_refused, text_of
+from dedup_sdk._kafka.client.fields import as_record
+from dedup_sdk._kafka.client.settings import ASK_S, refuse_unwritable
 from dedup_sdk._masking import shown
 from dedup_sdk._runner.dead_letters import DeadLetter, Headers
 from dedup_sdk._runner.settings import is_topic

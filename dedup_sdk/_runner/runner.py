@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol, Self
 
 from confluent_kafka import KafkaError, Message
 
-from dedup_sdk._kafka.fields import note_message
-from dedup_sdk._kafka.worker_session import WorkerSession
+from dedup_sdk._kafka.client.fields import note_message
+from dedup_sdk._kafka.deliver.worker_session import WorkerSession
 from dedup_sdk._observe import of_partition
 from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable
 from dedup_sdk._runner.settings import RunSettings

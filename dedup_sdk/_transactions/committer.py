@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.settings import ClientSettings, admin_settings
-from dedup_sdk._kafka.transactional_producer import (
+from dedup_sdk._kafka.client.settings import ClientSettings, admin_settings
+from dedup_sdk._kafka.client.transactional_producer import (
     TransactionalProducer,
     TransactionFailedError,
     may_pass,
@@ -42,7 +42,7 @@ from dedup_sdk.errors import TransactionError
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.consumer import DedupConsumer
-    from dedup_sdk._kafka.loop import FetchLoop
+    from dedup_sdk._kafka.deliver.loop import FetchLoop
     from dedup_sdk._transactions.settings import TransactionSettings
 
 logger = logging.getLogger("dedup_sdk")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from confluent_kafka import Message
 
-from dedup_sdk._kafka.client_errors import handle_error
+from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._transactions.settings import Headers
 from dedup_sdk.errors import ConfigurationError, TransactionError
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.consumer import DedupConsumer
-    from dedup_sdk._kafka.loop import FetchLoop, IdleClock
+    from dedup_sdk._kafka.deliver.loop import FetchLoop, IdleClock
     from dedup_sdk._transactions.committer import Committer
     from dedup_sdk._transactions.settings import TransactionSettings
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from dedup_sdk._kafka.guards import CallbackErrors
+from dedup_sdk._kafka.client.guards import CallbackErrors
 
 Coordinates = tuple[str, int]
 

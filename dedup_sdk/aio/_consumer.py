@@ -18,12 +18,12 @@ from weakref import ref
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk._checks import whole
+from dedup_sdk._kafka.client.fields import note_message
+from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode
-from dedup_sdk._kafka.fields import note_message
-from dedup_sdk._kafka.loop import Durability, IdleClock
-from dedup_sdk._kafka.recovery import Recovery
-from dedup_sdk._kafka.session import WAITING_SHARE
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.deliver.loop import Durability, IdleClock
+from dedup_sdk._kafka.recover.recovery import Recovery
+from dedup_sdk._kafka.recover.session import WAITING_SHARE
 from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics
 from dedup_sdk._observe import Counters, Health, PartitionStatus, VerdictEvent

@@ -14,10 +14,10 @@ from zlib import crc32
 from confluent_kafka import KafkaException
 
 from dedup_sdk._checks import choice, configuration, flag, seconds, whole
-from dedup_sdk._kafka.broker_check import is_silence, no_broker
-from dedup_sdk._kafka.client_errors import is_retriable, text_of
-from dedup_sdk._kafka.fields import offsets_of
-from dedup_sdk._kafka.guards import CallbackErrors
+from dedup_sdk._kafka.client.broker_check import is_silence, no_broker
+from dedup_sdk._kafka.client.client_errors import is_retriable, text_of
+from dedup_sdk._kafka.client.fields import offsets_of
+from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._masking import masked_text, shown
 from dedup_sdk.bridge._counters import BridgeCounters
 from dedup_sdk.bridge._record_ids import RecordIds, source_id

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from dedup_sdk._kafka.fields import MessageFields
+from dedup_sdk._kafka.client.fields import MessageFields
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids._columns import Headers, ReadOnce

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dedup_sdk._kafka.settings import refuse_unwritable
+from dedup_sdk._kafka.client.settings import refuse_unwritable
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.producer._settings import DEFAULT_PARTITIONER, checked_partitioner

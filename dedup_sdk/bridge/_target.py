@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk._kafka.client_errors import settings_refused
-from dedup_sdk._kafka.settings import other_client
-from dedup_sdk._kafka.transactional_producer import (
+from dedup_sdk._kafka.client.client_errors import settings_refused
+from dedup_sdk._kafka.client.settings import other_client
+from dedup_sdk._kafka.client.transactional_producer import (
     CALL_S,
     FENCED,
     RECORD_REFUSALS,

@@ -65,97 +65,97 @@ class Line(NamedTuple):
 LINES: Final[dict[str, list[Line]]] = {
     "Rebalances": [
         Line(
-            "_kafka/session.py", "rebalance",
+            "_kafka/recover/session.py", "rebalance",
             "The group assigned partitions to this consumer, or took them away (`lost`: without a last commit). "
             "Nothing to do; many in a row mean an unstable group: check `max.poll.interval.ms` and restarts.",
             "assigned (or: revoked, lost) … partitions: …; verdicts since the last rebalance: …",
         ),
         Line(
-            "_kafka/session.py", "partitions-ready",
+            "_kafka/recover/session.py", "partitions-ready",
             "These partitions deliver now, and those after `still recovering` do not yet. Nothing to do; if one stays, "
             "look up its [hindrance](reference.md#states-of-a-partition).",
             "ready … partitions: …; … still recovering: …",
         ),
         Line(
-            "_kafka/session.py", "group-offsets-unknown",
+            "_kafka/recover/session.py", "group-offsets-unknown",
             "The coordinator did not answer at the assignment; the request is repeated. If it stays, check brokers.",
         ),
         Line(
-            "_kafka/session.py", "start-offset-unknown",
+            "_kafka/recover/session.py", "start-offset-unknown",
             "A broker was slow at the assignment; recovery asks again. Nothing to do.",
         ),
         Line(
-            "_kafka/session.py", "commit-on-revoke-failed",
+            "_kafka/recover/session.py", "commit-on-revoke-failed",
             "The group or a broker refused the last commit of a revoked partition. Expect repeats; if it comes often, "
             "check the coordinator, and raise `revoke_deadline`.",
         ),
         Line(
-            "_kafka/session.py", "partition-abandoned",
+            "_kafka/recover/session.py", "partition-abandoned",
             "Handlers, the disk or the broker took longer than `revoke_deadline`. Expect repeats; raise "
             "`revoke_deadline`, or shorten the handlers.",
         ),
         Line(
-            "_kafka/session.py", "partition-close-failed",
+            "_kafka/recover/session.py", "partition-close-failed",
             "The store of a partition that was taken away could not be written. Expect repeats; check the disk.",
         ),
         Line(
-            "_kafka/session.py", "commit-before-leaving-failed",
+            "_kafka/recover/session.py", "commit-before-leaving-failed",
             "The last commit before the consumer left did not succeed. Messages since the one before come again.",
         ),
     ],
     "Consumer": [
         Line(
-            "_kafka/assignment_api.py", "not-subscribed",
+            "_kafka/deliver/assignment_api.py", "not-subscribed",
             "The program asks for messages before it chose a topic. Call `subscribe()` or `assign()` first.",
         ),
         Line(
-            "_kafka/framed_keys.py", "framed-keys",
+            "_kafka/client/framed_keys.py", "framed-keys",
             "Use `unframed-key` as the [ID](schema-registry.md): the key without the schema's ID.",
         ),
         Line(
-            "_kafka/missing_ids.py", "records-without-id",
+            "_kafka/client/missing_ids.py", "records-without-id",
             "The ID spec does not fit the topic, so its duplicates are handled. The end of the line has what is known "
             "of these records, e.g. their headers: correct the spec, or the producer "
             "([IDs](ids.md#records-without-an-id)).",
         ),
         Line(
-            "_kafka/missing_ids.py", "id-function-raised",
+            "_kafka/client/missing_ids.py", "id-function-raised",
             "Your ID function raised its first exception. Correct the function, at the file and line that the line "
             "has.",
         ),
         Line(
-            "_kafka/assignment.py", "nothing-completed",
+            "_kafka/assign/assignment.py", "nothing-completed",
             "The program completes no message, so nothing is remembered. Call `store_offsets()` or `commit()` for "
             "handled messages ([completion](completion.md)).",
         ),
         Line(
-            "_kafka/assignment.py", "partition-failed",
+            "_kafka/assign/assignment.py", "partition-failed",
             "An error outside the client and the store came twice at one offset, so the partition stopped. Remove the "
             "cause, then restart the consumer.",
         ),
         Line(
-            "_kafka/session.py", "backlog",
+            "_kafka/recover/session.py", "backlog",
             "One message is not completed, and too many duplicates of it or records after it wait. Find the handler "
             "that hangs.",
         ),
         Line(
-            "_kafka/client_errors.py", "client-error",
+            "_kafka/client/client_errors.py", "client-error",
             "The client reports an error that it recovers from by itself, named by its code. If it stays, check the "
             "brokers, the network, and the rights of the user.",
             "_TRANSPORT: …",
         ),
         Line(
-            "_kafka/commits.py", "commit-metadata-refused",
+            "_kafka/assign/commits.py", "commit-metadata-refused",
             "The broker's `offset.metadata.max.bytes` is smaller than the commit's text. Raise it to 4096 or more, or "
             "expect repeats of messages that were completed out of order.",
         ),
         Line(
-            "_kafka/commits.py", "commit-refused",
+            "_kafka/assign/commits.py", "commit-refused",
             "The group rejected a commit, mostly during a rebalance. Nothing to do unless it stays; then check the "
             "coordinator and the rights of the user.",
         ),
         Line(
-            "_kafka/session.py", "commit-failed",
+            "_kafka/recover/session.py", "commit-failed",
             "The client could not send a commit. Nothing to do unless it stays; then check the coordinator.",
         ),
         Line(
@@ -164,43 +164,43 @@ LINES: Final[dict[str, list[Line]]] = {
             "text. Use [`transactions()`](transactions.md), or the offsets of `transaction_offsets(messages)`.",
         ),
         Line(
-            "_kafka/loop.py", "second-poller",
+            "_kafka/deliver/loop.py", "second-poller",
             "Two threads use one consumer, and a call was refused. Give each thread its own consumer, or poll in one.",
         ),
         Line(
-            "_kafka/loop.py", "broker-asked-again",
+            "_kafka/deliver/loop.py", "broker-asked-again",
             "A broker did not answer a request about the offset that ends or begins a partition; it is repeated. If it "
             "stays, check the broker.",
         ),
         Line(
-            "_kafka/guards.py", "call-while-closing",
+            "_kafka/client/guards.py", "call-while-closing",
             "A callback tried to change the assignment while the consumer closed. Remove that call from the callback.",
         ),
         Line(
-            "_kafka/assignment.py", "closed-while-recovering",
+            "_kafka/assign/assignment.py", "closed-while-recovering",
             "Your program ended before the partitions had recovered. If its loop ends with the first `None`, "
             "[iterate with `idle_timeout`](completion.md#when-does-a-loop-end).",
         ),
         Line(
-            "_kafka/guards.py", "callback-raised-while-closing",
+            "_kafka/client/guards.py", "callback-raised-while-closing",
             "A callback of yours raised inside `close()`, where nobody would get the error. Mend the callback.",
         ),
         Line(
-            "_kafka/guards.py", "second-error",
+            "_kafka/client/guards.py", "second-error",
             "A second error came before the first one reached your program. Correct your callbacks; report an error of "
             "this package.",
         ),
         Line(
-            "_kafka/reader.py", "readers-not-closed",
+            "_kafka/client/reader.py", "readers-not-closed",
             "A client of a recovery waits for its broker, and the consumer goes on. Check the broker; report it if it "
             "stays.",
         ),
         Line(
-            "_kafka/closing.py", "group-not-left",
+            "_kafka/client/closing.py", "group-not-left",
             "The coordinator did not answer at the end. Nothing to do: the group removes the member later.",
         ),
         Line(
-            "_kafka/closing.py", "client-not-closed",
+            "_kafka/client/closing.py", "client-not-closed",
             "The client waits for a coordinator that does not answer, and the program goes on. Check the coordinator.",
         ),
         Line(
@@ -232,26 +232,26 @@ LINES: Final[dict[str, list[Line]]] = {
             "orders[0]: log-truncated: …; going on at …",
         ),
         Line(
-            "_kafka/recovery.py", "recovery",
+            "_kafka/recover/recovery.py", "recovery",
             "A replay goes on, and the line has its rate and remaining time. Nothing to do; a "
             "[snapshot](snapshots.md) makes it shorter.",
             "orders[0]: replayed up to offset … of …, … offsets a second, … to go",
         ),
         Line(
-            "_kafka/recovery.py", "history-gone",
+            "_kafka/recover/recovery.py", "history-gone",
             "Retention removed records of the window. Raise `retention.ms`, or keep "
             "[snapshots](snapshots.md).",
         ),
         Line(
-            "_kafka/recovery.py", "store-damaged",
+            "_kafka/recover/recovery.py", "store-damaged",
             "The disk changed bytes of the store, or lost them. Check the disk, then delete the folder that was kept.",
         ),
         Line(
-            "_kafka/recovery.py", "store-locked",
+            "_kafka/recover/recovery.py", "store-locked",
             "Another process of this host keeps the store open. End that process.",
         ),
         Line(
-            "_kafka/recovery.py", "store-waited-for",
+            "_kafka/recover/recovery.py", "store-waited-for",
             "The store cannot be opened now: at `INFO` another process has it, at `ERROR` the disk is full or failing, "
             "or the process may open too few files. One line for all partitions. End the process; make room; raise "
             "`ulimit -Hn`.",
@@ -261,91 +261,91 @@ LINES: Final[dict[str, list[Line]]] = {
             "The store needs many files, so the soft limit of the process was raised to the hard one.",
         ),
         Line(
-            "_kafka/recovery.py", "recovery-repeated",
+            "_kafka/recover/recovery.py", "recovery-repeated",
             "A broker did not answer during the recovery. If it stays, check the partition's leader and the rights of "
             "the user.",
         ),
         Line(
-            "_kafka/recovery.py", "group-offsets-unknown",
+            "_kafka/recover/recovery.py", "group-offsets-unknown",
             "The coordinator does not answer. If it stays, check the brokers and the rights of the group.",
         ),
         Line(
-            "_kafka/recovery.py", "beginning-commit-failed",
+            "_kafka/recover/recovery.py", "beginning-commit-failed",
             "The first commit of a partition was not accepted, so it delivers nothing yet. If it stays, check the "
             "coordinator and the rights of the group.",
         ),
         Line(
-            "_kafka/reader.py", "replay-waits",
+            "_kafka/client/reader.py", "replay-waits",
             "The broker sends no records to a replay for a minute. If it stays, check the partition's leader.",
             "no record … The replay continues when records arrive",
         ),
         Line(
-            "_kafka/log_check.py", "open-transaction",
+            "_kafka/assign/log_check.py", "open-transaction",
             "A producer left a transaction open before the committed offset. Wait for its timeout, or abort it with "
             "`kafka-transactions.sh`.",
         ),
         Line(
-            "_kafka/recovery.py", "commit-of-another-log",
+            "_kafka/recover/recovery.py", "commit-of-another-log",
             "The group's offsets come from another cluster or a deleted topic. If they are a true copy, consider "
             '`Recovery(history="assume-processed")`; otherwise wait until the window has filled.',
         ),
         Line(
-            "_kafka/recovery.py", "commit-of-another-rule",
+            "_kafka/recover/recovery.py", "commit-of-another-rule",
             "The ID spec, strategy, kind of window or `isolation.level` changed. Nothing to do if you meant it; else "
             "restore the old setting.",
         ),
         Line(
-            "_kafka/recovery.py", "commit-without-history",
+            "_kafka/recover/recovery.py", "commit-without-history",
             "The group was used before without this package, or a tool or another program has set its offsets. Choose "
             "with `dedup adopt` or `Recovery(history=)` ([first steps](start.md#your-group-exists-already)); to set "
             "a group back, use `dedup rewind`.",
         ),
         Line(
-            "_kafka/assignment.py", "assigned-below-commit",
+            "_kafka/assign/assignment.py", "assigned-below-commit",
             "Your `on_assign` or `assign()` gives an offset below the committed one. Choose with "
             "[`Recovery(set_back=)`](recovery.md).",
         ),
         Line(
-            "_kafka/recovery.py", "history-assumed",
+            "_kafka/recover/recovery.py", "history-assumed",
             "The last commit has no valid text, because the group was used without this package or a tool reset it. "
             "Use `dedup rewind` instead of a reset tool.",
         ),
         Line(
-            "_kafka/recovery.py", "commit-of-other-records",
+            "_kafka/recover/recovery.py", "commit-of-other-records",
             "The log was cut above the committed offset. Expect repeats, and look for the cause in the brokers "
             "(unclean leader election).",
         ),
         Line(
-            "_kafka/recovery.py", "commits-gone",
+            "_kafka/recover/recovery.py", "commits-gone",
             "The group's offsets were deleted, or expired (`offsets.retention.minutes`). Nothing to do if delivery is "
             "to go on where it stopped; to handle earlier records again, use `dedup rewind`.",
         ),
         Line(
-            "_kafka/recovery.py", "commits-gone-reset",
+            "_kafka/recover/recovery.py", "commits-gone-reset",
             "The group's offsets are gone, and your program begins elsewhere (`Recovery(without_commit=\"reset\")`, or "
             "offsets from `on_assign`): messages from there on are handled. Nothing to do if you meant it.",
         ),
         Line(
-            "_kafka/recovery.py", "late-commit",
+            "_kafka/recover/recovery.py", "late-commit",
             "An older commit arrived late; the store knows better. Nothing to do.",
         ),
         Line(
-            "_kafka/recovery.py", "rewound",
+            "_kafka/recover/recovery.py", "rewound",
             "The store is ahead of the group, after a crash or a restored snapshot. If those records were never "
             "handled, remove the store.",
         ),
         Line(
-            "_kafka/recovery.py", "snapshot-unreadable",
+            "_kafka/recover/recovery.py", "snapshot-unreadable",
             "The folders of `Recovery(snapshot=)` are missing, empty or unreadable. Correct the path or the rights, or "
             "make a snapshot.",
         ),
         Line(
-            "_kafka/recovery.py", "snapshot-not-taken",
+            "_kafka/recover/recovery.py", "snapshot-not-taken",
             "No snapshot fits, for the reasons in the line, and the topic is replayed. Make a newer snapshot, or "
             "correct the path.",
         ),
         Line(
-            "_kafka/recovery.py", "snapshot-taken",
+            "_kafka/recover/recovery.py", "snapshot-taken",
             "The best snapshot was installed; others were passed over for the reasons in the line. Nothing to do.",
         ),
     ],

@@ -19,11 +19,13 @@ from dedup_sdk import DedupConsumer
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition, Writer
-from dedup_sdk._kafka import assignment, commits, log_check, reader, recovery
-from dedup_sdk._kafka.assignment import Starts
-from dedup_sdk._kafka.assignment_api import AssignmentApi
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.assign import assignment, commits, log_check
+from dedup_sdk._kafka.assign.assignment import Starts
+from dedup_sdk._kafka.client import reader
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
+from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._store.rocks import RocksPartition
 from dedup_sdk._transactions.committer import Committer
 from dedup_sdk._units.memory import UnitMemory

@@ -23,11 +23,11 @@ from dedup_sdk import (
 )
 from dedup_sdk._core.reach import GRACE, Beginning
 from dedup_sdk._demo.narrator import STEPS, DemoResult, last_line, result_table
+from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.consumer import BATCH
-from dedup_sdk._kafka.loop import MAINTENANCE_S, MOST_UNWRITTEN
-from dedup_sdk._kafka.recovery import SLICE_S
-from dedup_sdk._kafka.session import MOST_WAITING, WAITING_SHARE
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.deliver.loop import MAINTENANCE_S, MOST_UNWRITTEN
+from dedup_sdk._kafka.recover.recovery import SLICE_S
+from dedup_sdk._kafka.recover.session import MOST_WAITING, WAITING_SHARE
 from dedup_sdk._masking import MAX_ERROR_CHARS
 from dedup_sdk._metrics import EventName
 from dedup_sdk._store.rocks import RocksStore

@@ -12,7 +12,7 @@ from tests.support.pages import ROOT, page_id
 REFERENCE = {"api.md", "cli.md", "formats.md", "log-lines.md", "monitoring.md", "reference.md"}
 """Pages that are looked up, not read: they do not count."""
 MOST_WORDS_OF_README = 700
-MOST_WORDS_OF_PAGES = 29_500
+MOST_WORDS_OF_PAGES = 29_700
 MOST_WHAT_IN_1000_WORDS = 3
 LONGEST_LINE = 120
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

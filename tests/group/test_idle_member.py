@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk._kafka import health
+from dedup_sdk._kafka.assign import health
 from tests.group.conftest import MEMBERS
 from tests.support.consuming import PATIENCE_S
 

@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assignment import Assigned
-from dedup_sdk._kafka.delivery import Delivery
-from dedup_sdk._kafka.loop import FetchLoop
+from dedup_sdk._kafka.assign.assignment import Assigned
+from dedup_sdk._kafka.deliver.delivery import Delivery
+from dedup_sdk._kafka.deliver.loop import FetchLoop
 from dedup_sdk.testing import MockKafka
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.turns import in_turns

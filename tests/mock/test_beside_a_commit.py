@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka import client
+from dedup_sdk._kafka.client import client
 from tests.support.consuming import PATIENCE_S, poll_some
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import PartitionEvent
-from dedup_sdk._kafka import health
-from dedup_sdk._kafka.worker_session import WorkerSession
+from dedup_sdk._kafka.assign import health
+from dedup_sdk._kafka.deliver.worker_session import WorkerSession
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import (
     PATIENCE_S,

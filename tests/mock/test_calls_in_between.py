@@ -15,11 +15,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk import MemoryStore
-from dedup_sdk._kafka import reader
-from dedup_sdk._kafka.assignment_api import AssignmentApi
-from dedup_sdk._kafka.closing import ClientEnd
-from dedup_sdk._kafka.delivery import Delivery
-from dedup_sdk._kafka.loop import FetchLoop
+from dedup_sdk._kafka.client import reader
+from dedup_sdk._kafka.client.closing import ClientEnd
+from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
+from dedup_sdk._kafka.deliver.delivery import Delivery
+from dedup_sdk._kafka.deliver.loop import FetchLoop
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 
@@ -189,7 +189,9 @@ def test_a_heartbeat_of_another_thread_is_refused_beside_a_poll(
         return message
 
     beating = threading.Thread(target=beat)
-    monkeypatch.setattr("dedup_sdk._kafka.delivery.Consumer", type("Polled", (Consumer,), {"poll": poll}))
+    monkeypatch.setattr(
+        "dedup_sdk._kafka.deliver.delivery.Consumer", type("Polled", (Consumer,), {"poll": poll})
+    )
     send("b")
     got = values(poll_some(consumer, 1))
     monkeypatch.undo()
@@ -416,7 +418,9 @@ def test_a_refused_call_of_the_same_thread_forgets_no_refused_thread(
             ask()
         return message
 
-    monkeypatch.setattr("dedup_sdk._kafka.delivery.Consumer", type("Polled", (Consumer,), {"poll": poll}))
+    monkeypatch.setattr(
+        "dedup_sdk._kafka.deliver.delivery.Consumer", type("Polled", (Consumer,), {"poll": poll})
+    )
     send("a")
     assert values(poll_some(consumer, 2)) == ["a", "a"]
     assert ["another thread" in each for each in refused] == [True, False]

@@ -13,7 +13,8 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import MemoryStore
 from dedup_sdk._core import flight, lookup
 from dedup_sdk._engine import partition
-from dedup_sdk._kafka import assignment_api, client, delivery, guards, loop
+from dedup_sdk._kafka.client import client, guards
+from dedup_sdk._kafka.deliver import assignment_api, delivery, loop
 from tests.support import inside
 from tests.support.consuming import poll_quiet, poll_some, values
 

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dedup_sdk._kafka.assignment_api import AssignmentApi
+from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from tests.support.consuming import committed, numbers, poll_quiet, values
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
-from dedup_sdk._kafka.assignment_api import AssignmentApi
-from dedup_sdk._kafka.closing import close_client
-from dedup_sdk._kafka.guards import ClientLock
-from dedup_sdk._kafka.reader import close_readers
+from dedup_sdk._kafka.client.closing import close_client
+from dedup_sdk._kafka.client.guards import ClientLock
+from dedup_sdk._kafka.client.reader import close_readers
+from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import committed, make_consumer, wait_for
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka import loop as fetch_loop
-from dedup_sdk._kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.client.commit_text import CommitMetadata
+from dedup_sdk._kafka.deliver import loop as fetch_loop
 from tests.support import inside
 from tests.support.consuming import (
     PATIENCE_S,

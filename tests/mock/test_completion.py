@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import VerdictKind
-from dedup_sdk._kafka import session
+from dedup_sdk._kafka.recover import session
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, progress, values
 

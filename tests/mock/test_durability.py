@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk._kafka import loop as fetch_loop
+from dedup_sdk._kafka.deliver import loop as fetch_loop
 from dedup_sdk._store.memory import MemoryPartition
 from tests.support.consuming import poll_quiet, poll_some, progress, values
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk._kafka.client import MetadataRequests
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client.client import MetadataRequests
+from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._runner.dead_letters import DeadLetterProducer
 from dedup_sdk.bridge._settings import TargetSettings
 from dedup_sdk.bridge._target import Target

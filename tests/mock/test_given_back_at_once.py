@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError
 
-from dedup_sdk._kafka.assignment_api import AssignmentApi
+from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from tests.support.consuming import poll_some, values
 from tests.support.interrupting import Interrupted
 

@@ -11,11 +11,12 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer
 
 from dedup_sdk import MemoryStore, Recovery
-from dedup_sdk._kafka import reader, recovery
-from dedup_sdk._kafka.client import Client, MetadataRequests, PendingRequest
-from dedup_sdk._kafka.commit_text import log_name, parse_metadata
-from dedup_sdk._kafka.reader import Readers, TailReader
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client import reader
+from dedup_sdk._kafka.client.client import Client, MetadataRequests, PendingRequest
+from dedup_sdk._kafka.client.commit_text import log_name, parse_metadata
+from dedup_sdk._kafka.client.reader import Readers, TailReader
+from dedup_sdk._kafka.client.settings import client_settings
+from dedup_sdk._kafka.recover import recovery
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import (

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from dedup_sdk import Health, MemoryStore
-from dedup_sdk._kafka import health
+from dedup_sdk._kafka.assign import health
 from tests.support.consuming import PATIENCE_S, commit_plainly, make_consumer, poll_quiet, poll_some, wait_for
 
 if TYPE_CHECKING:

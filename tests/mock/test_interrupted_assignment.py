@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import MemoryStore
-from dedup_sdk._kafka.guards import Interruption
+from dedup_sdk._kafka.client.guards import Interruption
 from tests.support.consuming import values
 from tests.support.interrupting import Interrupted, InterruptedAt
 

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore
-from dedup_sdk._kafka import delivery
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.session import Session
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.settings import client_settings
+from dedup_sdk._kafka.deliver import delivery
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.ids import function
 from tests.support import inside

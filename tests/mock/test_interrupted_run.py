@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import MemoryStore
-from dedup_sdk._kafka.worker_session import WorkerSession
+from dedup_sdk._kafka.deliver.worker_session import WorkerSession
 from dedup_sdk._runner.runner import Runner
 from dedup_sdk._runner.tasks import Task, Tasks
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, run_all, values

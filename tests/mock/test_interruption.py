@@ -11,14 +11,14 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import StoreError
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka import delivery
-from dedup_sdk._kafka import loop as fetch_loop
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.delivery import Delivery, Fetcher
-from dedup_sdk._kafka.guards import Interruption
-from dedup_sdk._kafka.loop import Collector
-from dedup_sdk._kafka.session import Session
-from dedup_sdk._kafka.worker_session import WorkerSession
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.guards import Interruption
+from dedup_sdk._kafka.deliver import delivery
+from dedup_sdk._kafka.deliver import loop as fetch_loop
+from dedup_sdk._kafka.deliver.delivery import Delivery, Fetcher
+from dedup_sdk._kafka.deliver.loop import Collector
+from dedup_sdk._kafka.deliver.worker_session import WorkerSession
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._runner.workers import Workers
 from dedup_sdk._store.memory import MemoryPartition
 from tests.support import inside

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import Recovery
 from dedup_sdk._cli.app import run
-from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._store.manifest import read_manifest, write_manifest
 from tests.support.consuming import (
     commit_text,

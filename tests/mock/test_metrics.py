@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError
 
-from dedup_sdk._kafka import health
+from dedup_sdk._kafka.assign import health
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import poll_quiet, poll_some, run_all, wait_for

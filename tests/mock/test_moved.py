@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from dedup_sdk._kafka import loop as fetch_loop
-from dedup_sdk._kafka.recovery import RecoveryLoop
+from dedup_sdk._kafka.deliver import loop as fetch_loop
+from dedup_sdk._kafka.recover.recovery import RecoveryLoop
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, active, committed, numbers, poll_quiet, poll_some, values
 

@@ -14,8 +14,8 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import LastId, Lookup, Window, orders
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka import loop as fetch_loop
-from dedup_sdk._kafka.delivery import Fetcher
+from dedup_sdk._kafka.deliver import loop as fetch_loop
+from dedup_sdk._kafka.deliver.delivery import Fetcher
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.ids import function

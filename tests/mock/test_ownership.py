@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk._kafka import recovery
-from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.recover import recovery
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, active, committed, poll_quiet, poll_some, values, wait_for
 

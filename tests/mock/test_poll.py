@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from dedup_sdk._kafka import loop as fetch_loop
+from dedup_sdk._kafka.deliver import loop as fetch_loop
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 

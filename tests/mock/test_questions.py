@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka import questions
+from dedup_sdk._kafka.client import questions
 from tests.support.consuming import PATIENCE_S
 
 if TYPE_CHECKING:

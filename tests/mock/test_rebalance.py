@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.settings import Reset
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.settings import Reset
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:

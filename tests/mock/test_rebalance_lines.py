@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore, PartitionEvent
-from dedup_sdk._kafka import recovery
-from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.recover import recovery
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import poll_quiet, poll_some, values, wait_for

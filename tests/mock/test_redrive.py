@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from dedup_sdk import DeadLetter, MemoryStore
 from dedup_sdk._cli.app import run as dedup
-from dedup_sdk._kafka.fields import as_record
+from dedup_sdk._kafka.client.fields import as_record
 from dedup_sdk._runner.dead_letters import original_headers
 from dedup_sdk.ids._redrive import REDRIVE_HEADER
 from dedup_sdk.shared import MemoryClaimStore, Shared

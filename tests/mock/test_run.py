@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk._kafka import loop as fetch_loop
-from dedup_sdk._kafka import worker_session
+from dedup_sdk._kafka.deliver import loop as fetch_loop
+from dedup_sdk._kafka.deliver import worker_session
 from tests.support import inside
 from tests.support.consuming import (
     PATIENCE_S,

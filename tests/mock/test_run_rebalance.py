@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka.assignment_api import AssignmentApi
-from dedup_sdk._kafka.worker_session import WorkerSession
+from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
+from dedup_sdk._kafka.deliver.worker_session import WorkerSession
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, run_all, values, wait_for
 

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Consumer
 
 from dedup_sdk import header
-from dedup_sdk._kafka import reader as reader_module
-from dedup_sdk._kafka.reader import Readers, TailReader
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client import reader as reader_module
+from dedup_sdk._kafka.client.reader import Readers, TailReader
+from dedup_sdk._kafka.client.settings import client_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

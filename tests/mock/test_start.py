@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore, Recovery
-from dedup_sdk._kafka import recovery
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.commit_text import parse_metadata
-from dedup_sdk._kafka.reader import TailReader
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.commit_text import parse_metadata
+from dedup_sdk._kafka.client.reader import TailReader
+from dedup_sdk._kafka.recover import recovery
 from dedup_sdk.errors import RecoveryError
 from tests.support.consuming import (
     commit_plainly,
@@ -27,7 +27,7 @@ from tests.support.consuming import (
 )
 
 if TYPE_CHECKING:
-    from dedup_sdk._kafka.recovery import WithoutCommit
+    from dedup_sdk._kafka.recover.recovery import WithoutCommit
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka import assignment, session
-from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.assign import assignment
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.recover import session
 from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import PATIENCE_S, commit_plainly, poll_quiet, poll_some, run_all, wait_for
 

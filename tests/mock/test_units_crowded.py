@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, Unit, Window
-from dedup_sdk._kafka import session
+from dedup_sdk._kafka.recover import session
 from dedup_sdk._units import memory as unit_memory
 from tests.mock.conftest import SHARED_GROUP
 from tests.support import inside

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError
 
 from dedup_sdk import Unit
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka import session
-from dedup_sdk._kafka.log_end import LogEnds
+from dedup_sdk._kafka.assign.log_end import LogEnds
+from dedup_sdk._kafka.recover import session
 from dedup_sdk._units import memory as unit_memory
 from tests.support.consuming import lookup, numbers, poll_quiet, poll_some, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender, units
@@ -19,7 +19,7 @@ from tests.support.sending_units import SendUnits, unit_sender, units
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from dedup_sdk._kafka.assignment import Assigned
+    from dedup_sdk._kafka.assign.assignment import Assigned
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
 

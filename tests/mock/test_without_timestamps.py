@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from dedup_sdk._kafka.reader import Readers, TailReader
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client.reader import Readers, TailReader
+from dedup_sdk._kafka.client.settings import client_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

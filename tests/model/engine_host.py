@@ -10,9 +10,9 @@ import numpy as np
 from dedup_sdk._core.reach import StartPlan, plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assignment import Assigned
-from dedup_sdk._kafka.commit_text import CommitMetadata, new_era, parse_metadata
-from dedup_sdk._kafka.rewind import moved
+from dedup_sdk._kafka.assign.assignment import Assigned
+from dedup_sdk._kafka.assign.rewind import moved
+from dedup_sdk._kafka.client.commit_text import CommitMetadata, new_era, parse_metadata
 from dedup_sdk._marks import Witness
 from dedup_sdk._record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk._rule_fingerprint import rule_digits

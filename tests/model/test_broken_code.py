@@ -16,8 +16,8 @@ from dedup_sdk._core.lookup import LookupMemory, Waiting
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._core.recent import Existing, RecentMarks
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka import recovery
-from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk._kafka.recover import recovery
 from dedup_sdk._record import VerdictKind
 from dedup_sdk._store import memory
 from tests.model.engine_host import EngineHost

@@ -21,8 +21,9 @@ from dedup_sdk._core.seen import IdStatus
 from dedup_sdk._core.sources import Sources
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition, Writer
-from dedup_sdk._kafka import commits, recovery, session
-from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.assign import commits
+from dedup_sdk._kafka.recover import recovery, session
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk._store.rocks import RocksStore
 from tests.model.worlds.client import ModelClient

@@ -16,13 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dedup_sdk import Lookup, MemoryStore, Window
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka import recovery, session
-from dedup_sdk._kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
-from dedup_sdk._kafka.commit_text import parse_metadata
-from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.recovery import Recovery
-from dedup_sdk._kafka.session import Session
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.assign.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
+from dedup_sdk._kafka.client.commit_text import parse_metadata
+from dedup_sdk._kafka.client.guards import CallbackErrors
+from dedup_sdk._kafka.client.settings import client_settings
+from dedup_sdk._kafka.recover import recovery, session
+from dedup_sdk._kafka.recover.recovery import Recovery
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk.ids import key
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from dedup_sdk._decision import Mark
-from dedup_sdk._kafka.commit_text import sealed
-from dedup_sdk._kafka.time_text import time_text
+from dedup_sdk._kafka.client.commit_text import sealed
+from dedup_sdk._kafka.client.time_text import time_text
 from dedup_sdk._record import Record
 from dedup_sdk._store.manifest import Gap, Manifest
 from dedup_sdk._store.snapshot import verify_snapshot

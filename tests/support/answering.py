@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from dedup_sdk._kafka.client import Client, EndProbe, MetadataRequests, PendingRequest
+from dedup_sdk._kafka.client.client import Client, EndProbe, MetadataRequests, PendingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
     from dedup_sdk._engine.gates import Gatekeeper
     from dedup_sdk._engine.partition import Partition
-    from dedup_sdk._kafka.assignment import Assigned
-    from dedup_sdk._kafka.client import MetadataRequests
-    from dedup_sdk._kafka.delivery import Fetcher
-    from dedup_sdk._kafka.guards import ClientLock
+    from dedup_sdk._kafka.assign.assignment import Assigned
+    from dedup_sdk._kafka.client.client import MetadataRequests
+    from dedup_sdk._kafka.client.guards import ClientLock
+    from dedup_sdk._kafka.deliver.delivery import Fetcher
     from dedup_sdk.aio import AsyncDedupConsumer
 
 _ENTERED_S = 60.0

@@ -8,12 +8,12 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from dedup_sdk import Lookup, MemoryStore, PartitionEvent, VerdictKind, Window
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assignment import Assigned, State
-from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
-from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.recovery import History, Recovery, WithoutCommit
-from dedup_sdk._kafka.session import Session
-from dedup_sdk._kafka.settings import Reset, client_settings
+from dedup_sdk._kafka.assign.assignment import Assigned, State
+from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk._kafka.client.guards import CallbackErrors
+from dedup_sdk._kafka.client.settings import Reset, client_settings
+from dedup_sdk._kafka.recover.recovery import History, Recovery, WithoutCommit
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk.ids import key

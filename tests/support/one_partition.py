@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka.reader import Readers, Slice, TailReader
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client.reader import Readers, Slice, TailReader
+from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._marks import Int64s
 from dedup_sdk.ids import Ids, digest_one
 from tests.support.answering import Answering, UndescribedClient
@@ -17,7 +17,7 @@ from tests.support.answering import Answering, UndescribedClient
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from dedup_sdk._kafka.settings import Reset
+    from dedup_sdk._kafka.client.settings import Reset
     from dedup_sdk.ids._spec import ReadsKeys
 
 TOPIC = "t"

@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, header
 from dedup_sdk._core.reach import plan_start
-from dedup_sdk._kafka import recovery
+from dedup_sdk._kafka.recover import recovery
 from tests.chaos.alarms import Alarms, OverdueError, RefusedError, Rung
 
 if TYPE_CHECKING:

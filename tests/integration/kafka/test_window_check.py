@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup_sdk import Window
 from dedup_sdk._cli.app import run
-from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.client.client import Client
 from tests.support.consuming import PATIENCE_S, commit_plainly, lookup, make_consumer, poll_quiet
 from tests.support.producing import Outgoing, produce
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from dedup_sdk._kafka.client import PendingRequest
+    from dedup_sdk._kafka.client.client import PendingRequest
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk._kafka.fields import MessageFields
-from dedup_sdk._kafka.reader import Readers, Slice, TailReader
-from dedup_sdk._kafka.settings import Reset, client_settings
+from dedup_sdk._kafka.client.fields import MessageFields
+from dedup_sdk._kafka.client.reader import Readers, Slice, TailReader
+from dedup_sdk._kafka.client.settings import Reset, client_settings
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids._spec import ReadsKeys
 from tests.model.worlds.broker import TOPIC, Broker, Entry

@@ -13,12 +13,12 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from dedup_sdk._core.flight import SINGLE
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assignment import State
-from dedup_sdk._kafka.delivery import BatchClassifier
-from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.recovery import Recovery
-from dedup_sdk._kafka.session import Session
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.assign.assignment import State
+from dedup_sdk._kafka.client.guards import CallbackErrors
+from dedup_sdk._kafka.client.settings import client_settings
+from dedup_sdk._kafka.deliver.delivery import BatchClassifier
+from dedup_sdk._kafka.recover.recovery import Recovery
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._record import Verdict
 from dedup_sdk._strategy import Lookup
 from dedup_sdk.errors import RecoveryError, StoreError
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from dedup_sdk._core.flight import RecordRef
-    from dedup_sdk._kafka.loop import Durability
-    from dedup_sdk._kafka.recovery import History
-    from dedup_sdk._kafka.settings import Reset
+    from dedup_sdk._kafka.client.settings import Reset
+    from dedup_sdk._kafka.deliver.loop import Durability
+    from dedup_sdk._kafka.recover.recovery import History
     from tests.model.worlds.world import World
 
 

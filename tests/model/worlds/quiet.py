@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from dedup_sdk._kafka import recovery, session
-from dedup_sdk._kafka.recovery import Backoff
+from dedup_sdk._kafka.recover import recovery, session
+from dedup_sdk._kafka.recover.recovery import Backoff
 from tests.model.worlds.world import WALL_CLOCK_MS, World
 
 

@@ -16,8 +16,8 @@ from dedup_sdk import Lookup, MemoryStore, VerdictKind
 from dedup_sdk._core.flight import OFFERED, SINGLE
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assignment import State as Assignment
-from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery
+from dedup_sdk._kafka.assign.assignment import State as Assignment
+from dedup_sdk._kafka.deliver.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.shared._claims import ClaimGatekeeper
 from tests.support.broken_promise import BrokenPromiseError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dedup_sdk import VerdictEvent, Window
     from dedup_sdk._core.flight import RecordRef
     from dedup_sdk._engine.partition import Partition
-    from dedup_sdk._kafka.session import Session
+    from dedup_sdk._kafka.recover.session import Session
     from dedup_sdk.shared import Shared
     from tests.support.sharing.world import World
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
-from dedup_sdk._kafka.client import PendingRequest
+from dedup_sdk._kafka.client.client import PendingRequest
 from dedup_sdk.bridge import _source_log as source_log
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk._kafka import client as client_module
-from dedup_sdk._kafka.assignment import Assigned, Start
-from dedup_sdk._kafka.client import ANSWER_S, EndProbe, MetadataRequests, PendingRequest
-from dedup_sdk._kafka.reader import Readers
-from dedup_sdk._kafka.recovery import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.assign.assignment import Assigned, Start
+from dedup_sdk._kafka.client import client as client_module
+from dedup_sdk._kafka.client.client import ANSWER_S, EndProbe, MetadataRequests, PendingRequest
+from dedup_sdk._kafka.client.reader import Readers
+from dedup_sdk._kafka.client.settings import client_settings
+from dedup_sdk._kafka.recover.recovery import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
 
 
 @dataclass

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_sdk._core.ranges import Range, merged
-from dedup_sdk._kafka.commit_text import (
+from dedup_sdk._kafka.client.commit_text import (
     MOST_CHARACTERS,
     CommitMetadata,
     CompletedAbove,

@@ -14,8 +14,8 @@ from tests.support.one_partition import TOPIC, Cluster, ListReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk._kafka.reader import Slice, TailReader
-    from dedup_sdk._kafka.settings import Reset
+    from dedup_sdk._kafka.client.reader import Slice, TailReader
+    from dedup_sdk._kafka.client.settings import Reset
     from dedup_sdk.ids._spec import ReadsKeys
 
 CUT_AT = 4

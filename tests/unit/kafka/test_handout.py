@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from dedup_sdk._kafka.delivery import Classified, CompletedBy, Delivery
+from dedup_sdk._kafka.deliver.delivery import Classified, CompletedBy, Delivery
 from dedup_sdk._observe import Counters, by_partition, of_partition
 
 

@@ -13,7 +13,7 @@ from dedup_sdk import (
     VerdictKind,
     Window,
 )
-from dedup_sdk._kafka.settings import Reset
+from dedup_sdk._kafka.client.settings import Reset
 from tests.support.machine import DAY, LOG, Listener, Machine, OutOfRange, killed, lived, text_at
 from tests.support.one_partition import TOPIC, Cluster, ids_of
 

@@ -10,9 +10,9 @@ from weakref import ref
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk._kafka.assignment import Assigned, Pause, State
-from dedup_sdk._kafka.client import EndProbe, PendingRequest
-from dedup_sdk._kafka.log_end import COMPACTED_S, HOLES_S, LogEnds
+from dedup_sdk._kafka.assign.assignment import Assigned, Pause, State
+from dedup_sdk._kafka.assign.log_end import COMPACTED_S, HOLES_S, LogEnds
+from dedup_sdk._kafka.client.client import EndProbe, PendingRequest
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import MemoryStore, RecoveryError, VerdictKind
-from dedup_sdk._kafka.assignment import State
-from dedup_sdk._kafka.settings import Reset
+from dedup_sdk._kafka.assign.assignment import State
+from dedup_sdk._kafka.client.settings import Reset
 from tests.support.machine import LOG, Machine, lived
 from tests.support.one_partition import TOPIC, Cluster
 

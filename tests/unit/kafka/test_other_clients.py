@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.settings import admin_settings, client_settings, reader_settings
+from dedup_sdk._kafka.client.guards import CallbackErrors
+from dedup_sdk._kafka.client.settings import admin_settings, client_settings, reader_settings
 from dedup_sdk.testing._mock_kafka import MockLibrary
 
 ROOT = Path(__file__).parents[3]
@@ -24,18 +24,18 @@ OWN = "the application's own: CallbackErrors.around wraps its callbacks"
 TEXT = "settings are text, so that they have no callback"
 NONE = "settings are our own, without a callback"
 OURS = {
-    "dedup_sdk/_kafka/reader.py Readers.take": "reader_settings",
-    "dedup_sdk/_kafka/questions.py Questions._take": "asking_settings",
-    "dedup_sdk/_kafka/client.py MetadataRequests.admin": "admin_settings",
+    "dedup_sdk/_kafka/client/reader.py Readers.take": "reader_settings",
+    "dedup_sdk/_kafka/client/questions.py Questions._take": "asking_settings",
+    "dedup_sdk/_kafka/client/client.py MetadataRequests.admin": "admin_settings",
     "dedup_sdk/_runner/dead_letters.py DeadLetterProducer.__init__": "admin_settings",
-    "dedup_sdk/_kafka/transactional_producer.py TransactionalProducer._made": OWN,
+    "dedup_sdk/_kafka/client/transactional_producer.py TransactionalProducer._made": OWN,
     "dedup_sdk/bridge/_source.py Source._make": OWN,
     "dedup_sdk/bridge/_target.py Target.__init__": "other_client",
-    "dedup_sdk/_kafka/broker_check.py require_broker": TEXT,
-    "dedup_sdk/_kafka/group_offsets.py GroupOffsets.__init__": TEXT,
-    "dedup_sdk/_kafka/group_offsets.py GroupOffsets._admin": TEXT,
-    "dedup_sdk/_kafka/window_check.py WindowQuestion.topic_settings": TEXT,
-    "dedup_sdk/_kafka/window_check.py WindowQuestion.lag_ms": TEXT,
+    "dedup_sdk/_kafka/client/broker_check.py require_broker": TEXT,
+    "dedup_sdk/_kafka/assign/group_offsets.py GroupOffsets.__init__": TEXT,
+    "dedup_sdk/_kafka/assign/group_offsets.py GroupOffsets._admin": TEXT,
+    "dedup_sdk/_kafka/assign/window_check.py WindowQuestion.topic_settings": TEXT,
+    "dedup_sdk/_kafka/assign/window_check.py WindowQuestion.lag_ms": TEXT,
     "dedup_sdk/_runner/redrive.py Redrive.__init__": TEXT,
     "dedup_sdk/_runner/redrive.py _Sender.__init__": TEXT,
     "spark_backfill/kafka_log.py KafkaLog.__init__": TEXT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk._kafka.reader import diverged_at
+from dedup_sdk._kafka.client.reader import diverged_at
 
 
 @pytest.mark.parametrize(

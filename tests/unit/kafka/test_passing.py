@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk._kafka.client_errors import is_retriable
+from dedup_sdk._kafka.client.client_errors import is_retriable
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk._kafka.session import summarise
+from dedup_sdk._kafka.recover.session import summarise
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from dedup_sdk._kafka.recovery import ReplayWatch
+from dedup_sdk._kafka.recover.recovery import ReplayWatch
 
 if TYPE_CHECKING:
     import pytest

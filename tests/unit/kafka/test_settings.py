@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, RocksStore, Window, header
-from dedup_sdk._kafka.settings import admin_settings, client_settings, reader_settings
+from dedup_sdk._kafka.client.settings import admin_settings, client_settings, reader_settings
 from dedup_sdk.ids import key
 
 MOST_SETTINGS = 10

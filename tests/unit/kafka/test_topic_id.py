@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Uuid
 
-from dedup_sdk._kafka import client as client_module
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.client_errors import is_retriable
-from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.client import client as client_module
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.client_errors import is_retriable
+from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk.errors import RecoveryError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.support.machine import Machine, lived
 from tests.support.one_partition import Cluster, ListReader
 
 if TYPE_CHECKING:
-    from dedup_sdk._kafka.reader import TailReader
+    from dedup_sdk._kafka.client.reader import TailReader
 
 WINDOW = Window(count=3)
 LOG: list[bytes | None] = [b"a", b"b", b"c", b"d", b"e"]

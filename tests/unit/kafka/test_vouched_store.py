@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from dedup_sdk._kafka import recovery
-from dedup_sdk._kafka.assignment import Assigned, Start
-from dedup_sdk._kafka.commit_text import CommitMetadata
-from dedup_sdk._kafka.recovery import History, Recovery
+from dedup_sdk._kafka.assign.assignment import Assigned, Start
+from dedup_sdk._kafka.client.commit_text import CommitMetadata
+from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover.recovery import History, Recovery
 from dedup_sdk._marks import Progress
 
 SETTINGS = Recovery()

@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk import Lookup, MemoryStore, Window
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assignment import Assigned, Start
-from dedup_sdk._kafka.client import PendingRequest
-from dedup_sdk._kafka.settings import client_settings
-from dedup_sdk._kafka.window_check import WindowCheck, misfits
+from dedup_sdk._kafka.assign.assignment import Assigned, Start
+from dedup_sdk._kafka.assign.window_check import WindowCheck, misfits
+from dedup_sdk._kafka.client.client import PendingRequest
+from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._window import length_text
 from dedup_sdk.ids import key
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assignment import MOST_LISTED, Assigned, Coordinates, status_of
-from dedup_sdk._kafka.client import EndProbe
+from dedup_sdk._kafka.assign.assignment import MOST_LISTED, Assigned, Coordinates, status_of
+from dedup_sdk._kafka.client.client import EndProbe
 from dedup_sdk._observe import Health, PartitionStatus
 from dedup_sdk._store.protocol import StoreStats
 from dedup_sdk.errors import DedupError

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Message
 
-from dedup_sdk._kafka.assignment_api import Handlers
-from dedup_sdk._kafka.client_errors import handle_error
-from dedup_sdk._kafka.loop import FetchLoop, IdleClock
+from dedup_sdk._kafka.client.client_errors import handle_error
+from dedup_sdk._kafka.deliver.assignment_api import Handlers
+from dedup_sdk._kafka.deliver.loop import FetchLoop, IdleClock
 from dedup_sdk._observe import Counters
 
 HEARTBEAT_S: Final = 0.5

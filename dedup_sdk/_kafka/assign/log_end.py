@@ -22,8 +22,8 @@ from typing import Final, Protocol
 from weakref import ref
 
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assignment import Assigned
-from dedup_sdk._kafka.client import EndProbe
+from dedup_sdk._kafka.assign.assignment import Assigned
+from dedup_sdk._kafka.client.client import EndProbe
 
 HOLES_S: Final = 5.0
 """Seconds without a record, though more was asked for, after which a partition seems to be read to its end.

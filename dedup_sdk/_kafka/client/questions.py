@@ -7,7 +7,8 @@ for minutes. So such a call never waits for the loop:
   connections have no fetch that waits for records either, behind which a broker would answer half a second later.
   For the same reason each question that is asked now has a client to itself: none waits for another one.
 - What we know ourselves, e.g. the assignment, is answered from our state.
-- What only the client knows is asked between two of its calls, which are short (`dedup_sdk._kafka.guards.ClientLock`).
+- What only the client knows is asked between two of its calls, which are short; see
+  `dedup_sdk._kafka.client.guards.ClientLock`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Any, Final, TypeVar
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk._kafka.closing import made_aside
-from dedup_sdk._kafka.reader import MEETING_S, close_readers
-from dedup_sdk._kafka.settings import ClientSettings, asking_settings
+from dedup_sdk._kafka.client.closing import made_aside
+from dedup_sdk._kafka.client.reader import MEETING_S, close_readers
+from dedup_sdk._kafka.client.settings import ClientSettings, asking_settings
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ class Questions:
     def ask(self, question: Callable[..., T], *arguments: Any, timeout: Any = _NO_LIMIT) -> T:
         """Return the answer of a method of the plain client; ``timeout`` as it takes it, in seconds.
 
-        A new client gets `dedup_sdk._kafka.reader.MEETING_S` for its first answer: it must connect first.
+        A new client gets `dedup_sdk._kafka.client.reader.MEETING_S` for its first answer: it must connect first.
         """
         asking = self._take()
         try:

@@ -25,10 +25,10 @@ from dedup_sdk._core.ranges import Range, before_offset
 from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assignment import Start, Steps, Wait
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.reader import Slice, TailReader
-from dedup_sdk._kafka.settings import ClientSettings
+from dedup_sdk._kafka.assign.assignment import Start, Steps, Wait
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.reader import Slice, TailReader
+from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._marks import NO_MARKS, Int64s, Witness, cut_digests, elsewhere
 from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._store.protocol import Loaded

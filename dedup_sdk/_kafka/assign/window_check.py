@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assignment import Assigned
-from dedup_sdk._kafka.client import Client, PendingRequest
-from dedup_sdk._kafka.client_errors import settings_refused, text_of
-from dedup_sdk._kafka.settings import ASK_S, ClientSettings, refuse_unwritable
+from dedup_sdk._kafka.assign.assignment import Assigned
+from dedup_sdk._kafka.client.client import Client, PendingRequest
+from dedup_sdk._kafka.client.client_errors import settings_refused, text_of
+from dedup_sdk._kafka.client.settings import ASK_S, ClientSettings, refuse_unwritable
 from dedup_sdk._masking import shown
 from dedup_sdk._metrics import EventName
 from dedup_sdk._observe import PartitionEvent
@@ -134,7 +134,7 @@ class WindowQuestion:
     def topic_settings(self) -> dict[str, str]:
         """Return the topic's configuration."""
         # Here, because a consumer, which loads this module, does not need it.
-        from dedup_sdk._kafka.broker_check import require_broker
+        from dedup_sdk._kafka.client.broker_check import require_broker
 
         with settings_refused(self._config):
             admin = AdminClient(self._config)

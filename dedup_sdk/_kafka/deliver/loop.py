@@ -35,13 +35,12 @@ from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.gates import Gatekeeper
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.assignment_api import AssignmentApi, Handlers
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.client_errors import is_retriable
-from dedup_sdk._kafka.commits import Coordinates
-from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
-from dedup_sdk._kafka.fields import headers_of
-from dedup_sdk._kafka.guards import (
+from dedup_sdk._kafka.assign.commits import Coordinates
+from dedup_sdk._kafka.assign.log_end import LogEnds
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.client_errors import is_retriable
+from dedup_sdk._kafka.client.fields import headers_of
+from dedup_sdk._kafka.client.guards import (
     CallbackErrors,
     ClientLock,
     Interruption,
@@ -49,8 +48,9 @@ from dedup_sdk._kafka.guards import (
     is_called_by_pool,
     is_inside,
 )
-from dedup_sdk._kafka.log_end import LogEnds
-from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi, Handlers
+from dedup_sdk._kafka.deliver.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._observe import of_partition
 from dedup_sdk._record import Verdict
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError, TransactionError
@@ -631,7 +631,7 @@ class FetchLoop:
 
     @contextlib.contextmanager
     def guarded_step(self, *, defers_store_errors: bool = False) -> Iterator[None]:
-        """Have an exception inside count as an interruption (see `dedup_sdk._kafka.guards`); with the lock.
+        """Have an exception inside count as an interruption (see `dedup_sdk._kafka.client.guards`); with the lock.
 
         ``defers_store_errors``: a damaged store, or a full disk, is not raised: the next call for messages handles it.
         """

@@ -22,7 +22,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assignment import (
+from dedup_sdk._kafka.assign.assignment import (
     ENDING,
     NOT_YET_DELIVERING,
     RECOVERING,
@@ -40,16 +40,16 @@ from dedup_sdk._kafka.assignment import (
     note_uncompleted,
     set_back,
 )
-from dedup_sdk._kafka.client import ANSWER_S, Client
-from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
-from dedup_sdk._kafka.commits import Commits, settle_move
-from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.health import FetchWatch, StatusBoard
-from dedup_sdk._kafka.reader import diverged_at
-from dedup_sdk._kafka.recovery import Backoff, Recovery, RecoveryLoop
-from dedup_sdk._kafka.settings import ClientSettings
-from dedup_sdk._kafka.topic_watch import TopicWatch
-from dedup_sdk._kafka.window_check import WindowCheck
+from dedup_sdk._kafka.assign.commits import Commits, settle_move
+from dedup_sdk._kafka.assign.health import FetchWatch, StatusBoard
+from dedup_sdk._kafka.assign.topic_watch import TopicWatch
+from dedup_sdk._kafka.assign.window_check import WindowCheck
+from dedup_sdk._kafka.client.client import ANSWER_S, Client
+from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk._kafka.client.guards import CallbackErrors
+from dedup_sdk._kafka.client.reader import diverged_at
+from dedup_sdk._kafka.client.settings import ClientSettings
+from dedup_sdk._kafka.recover.recovery import Backoff, Recovery, RecoveryLoop
 from dedup_sdk._masking import counted
 from dedup_sdk._observe import PartitionEvent, of_partition
 from dedup_sdk.errors import DedupError

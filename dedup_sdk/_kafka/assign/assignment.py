@@ -33,8 +33,9 @@ from dedup_sdk._core.flight import Flight
 from dedup_sdk._core.ranges import Ranges, before_offset, count_offsets
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.commit_text import (
+from dedup_sdk._kafka.assign.commits import CommitState
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.commit_text import (
     CommitMetadata,
     CompletedAbove,
     InvalidReason,
@@ -43,8 +44,7 @@ from dedup_sdk._kafka.commit_text import (
     rule_named_in,
     why_void,
 )
-from dedup_sdk._kafka.commits import CommitState
-from dedup_sdk._kafka.settings import Reset
+from dedup_sdk._kafka.client.settings import Reset
 from dedup_sdk._marks import Witness
 from dedup_sdk._metrics import Hindrance
 from dedup_sdk._observe import PartitionStatus
@@ -168,7 +168,7 @@ class Start:
     void: InvalidReason | None = None
     """Why the commit's text is void; None where it is valid, or ``offset`` is not the committed offset."""
     void_rule: str | None = None
-    """The rule named in a void text at ``offset`` (`dedup_sdk._kafka.commit_text.rule_named_in`); None without one."""
+    """The rule named in a void text at ``offset`` (see `commit_text.rule_named_in`); None without one."""
     log_change: LogChange | None = None
     """How the log is known to differ from the log that the group committed in; None unless a difference is known."""
     reopened: bool = False
@@ -253,7 +253,7 @@ class Assigned:
     """Commits sent to the group coordinator, and the answers."""
 
     log: str = ""
-    """The log of its offsets (`dedup_sdk._kafka.commit_text.log_name`); empty until recovery has requested it."""
+    """The log of its offsets (see `commit_text.log_name`); empty until recovery has requested it."""
     complete: bool = False
     """Whether the group was new at ``low``, according to its commits: its history lacks nothing before that."""
     completed_above: CompletedAbove | None = None

@@ -37,7 +37,7 @@ from dedup_sdk._core.source_keys import lacked_fallback
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.assignment import (
+from dedup_sdk._kafka.assign.assignment import (
     CATCHING_UP,
     RECOVERING,
     Assigned,
@@ -51,14 +51,20 @@ from dedup_sdk._kafka.assignment import (
     Wait,
     set_back,
 )
-from dedup_sdk._kafka.client import ANSWER_S, Client, EndProbe, MetadataRequests
-from dedup_sdk._kafka.client_errors import is_retriable
-from dedup_sdk._kafka.commit_text import CommitMetadata, CompletedAbove, InvalidReason, log_name, new_era
-from dedup_sdk._kafka.commits import Beginning, Commits
-from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
-from dedup_sdk._kafka.reader import Readers, TailReader
-from dedup_sdk._kafka.settings import ClientSettings
+from dedup_sdk._kafka.assign.commits import Beginning, Commits
+from dedup_sdk._kafka.assign.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
+from dedup_sdk._kafka.client.client import ANSWER_S, Client, EndProbe, MetadataRequests
+from dedup_sdk._kafka.client.client_errors import is_retriable
+from dedup_sdk._kafka.client.commit_text import (
+    CommitMetadata,
+    CompletedAbove,
+    InvalidReason,
+    log_name,
+    new_era,
+)
+from dedup_sdk._kafka.client.guards import CallbackErrors
+from dedup_sdk._kafka.client.reader import Readers, TailReader
+from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._masking import counted, is_url, shown, shown_location
 from dedup_sdk._metrics import EventName, Hindrance
 from dedup_sdk._observe import PartitionEvent

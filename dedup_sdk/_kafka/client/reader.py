@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka.closing import call_with_timeout, made_aside
-from dedup_sdk._kafka.fields import MessageFields, offsets_of, timestamps_ms
-from dedup_sdk._kafka.settings import ASK_S, ClientSettings, reader_settings
+from dedup_sdk._kafka.client.closing import call_with_timeout, made_aside
+from dedup_sdk._kafka.client.fields import MessageFields, offsets_of, timestamps_ms
+from dedup_sdk._kafka.client.settings import ASK_S, ClientSettings, reader_settings
 from dedup_sdk._marks import Int64s
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids._spec import ReadsKeys
@@ -216,7 +216,7 @@ class TailReader:
         with self._discarded_on_error():
             answer = self._consumer.offsets_for_times(asked, timeout=self._readers.timeout_s)[0]
         if answer.error is not None:
-            from dedup_sdk._kafka.time_text import time_text
+            from dedup_sdk._kafka.client.time_text import time_text
 
             raise RecoveryError(
                 f"{self._topic}[{self._partition}]: the broker returned no offset for the time "

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka.assignment import Pause
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.commits import Coordinates
-from dedup_sdk._kafka.delivery import BatchClassifier, Delivery, Fetcher
-from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
-from dedup_sdk._kafka.session import Session, commit_in_group, waiting_until
-from dedup_sdk._kafka.settings import ClientSettings
+from dedup_sdk._kafka.assign.assignment import Pause
+from dedup_sdk._kafka.assign.commits import Coordinates
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.guards import CallbackErrors, ClientLock, Interruption
+from dedup_sdk._kafka.client.settings import ClientSettings
+from dedup_sdk._kafka.deliver.delivery import BatchClassifier, Delivery, Fetcher
+from dedup_sdk._kafka.recover.session import Session, commit_in_group, waiting_until
 
 logger = logging.getLogger("dedup_sdk")
 

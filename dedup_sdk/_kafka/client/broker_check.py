@@ -10,8 +10,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from dedup_sdk._kafka.client_errors import settings_refused, text_of
-from dedup_sdk._kafka.settings import ASK_S
+from dedup_sdk._kafka.client.client_errors import settings_refused, text_of
+from dedup_sdk._kafka.client.settings import ASK_S
 from dedup_sdk.errors import DedupError
 
 DOWN_S: Final = 3.0

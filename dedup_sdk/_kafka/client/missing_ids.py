@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from dedup_sdk._kafka.fields import MessageFields
+from dedup_sdk._kafka.client.fields import MessageFields
 from dedup_sdk._masking import masked_text
 from dedup_sdk._window import Window
 from dedup_sdk.ids import Ids, IdSpec

@@ -11,7 +11,7 @@ thread therefore does not wait, but defers its request until the callback has re
 message that it has fetched; if it raises into the client's ``close``, that call may never return. So exceptions are
 kept, and raised in the application's call after the fetched messages are stored. `CallbackErrors.around` wraps the
 callbacks in the consumer's settings, of which the settings of all its other clients are made
-(`dedup_sdk._kafka.settings.other_client`).
+(`dedup_sdk._kafka.client.settings.other_client`).
 
 **Interrupted steps** (`Interruption`). An interruption is treated as a crash. Any exception that may leave a step
 half done (Ctrl-C, a timeout signal, a damaged store, a bug) sets one flag. The next call for messages checks it first

@@ -26,8 +26,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Producer
 
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk._kafka.client_errors import is_retriable, settings_refused
-from dedup_sdk._kafka.closing import call_with_timeout
+from dedup_sdk._kafka.client.client_errors import is_retriable, settings_refused
+from dedup_sdk._kafka.client.closing import call_with_timeout
 
 logger = logging.getLogger("dedup_sdk")
 

@@ -2,7 +2,7 @@
 
 For these the caller gets a future and reads the answer later. All of them share one admin client, because each client
 has its own connections and librdkafka threads. How long a poll waits for the other, synchronous requests is decided
-by `dedup_sdk._kafka.recovery.Backoff`.
+by `dedup_sdk._kafka.recover.recovery.Backoff`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk._kafka.client_errors import is_retriable
-from dedup_sdk._kafka.closing import made_aside
-from dedup_sdk._kafka.commit_text import sealed, unsealed
-from dedup_sdk._kafka.questions import Questions
-from dedup_sdk._kafka.reader import Readers, TailReader
-from dedup_sdk._kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
+from dedup_sdk._kafka.client.client_errors import is_retriable
+from dedup_sdk._kafka.client.closing import made_aside
+from dedup_sdk._kafka.client.commit_text import sealed, unsealed
+from dedup_sdk._kafka.client.questions import Questions
+from dedup_sdk._kafka.client.reader import Readers, TailReader
+from dedup_sdk._kafka.client.settings import ASK_S, ClientSettings, Reset, admin_settings
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import RecoveryError
 

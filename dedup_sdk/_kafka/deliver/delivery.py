@@ -40,10 +40,10 @@ from dedup_sdk._core.flight import OFFERED, SINGLE, Chunk, RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import AnotherLog, Partition
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.assignment import Coordinates, Pause, State
-from dedup_sdk._kafka.fields import MessageFields, headers_of
-from dedup_sdk._kafka.guards import ClientLock
-from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.assign.assignment import Coordinates, Pause, State
+from dedup_sdk._kafka.client.fields import MessageFields, headers_of
+from dedup_sdk._kafka.client.guards import ClientLock
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._marks import Int64s
 from dedup_sdk._observe import Counters, PartitionCounters, of_partition
 from dedup_sdk._strategy import LastId, Strategy
@@ -52,8 +52,8 @@ from dedup_sdk.ids import Ids
 from dedup_sdk.ids._columns import ReadOnce
 
 if TYPE_CHECKING:
-    from dedup_sdk._kafka.framed_keys import FramedKeys
-    from dedup_sdk._kafka.missing_ids import MissingIds
+    from dedup_sdk._kafka.client.framed_keys import FramedKeys
+    from dedup_sdk._kafka.client.missing_ids import MissingIds
 
 T = TypeVar("T")
 
@@ -298,7 +298,7 @@ def _framed_keys(strategy: Strategy) -> FramedKeys | None:
         specs.append(strategy.source)
     if not any("key" in spec.needs for spec in specs):
         return None
-    from dedup_sdk._kafka.framed_keys import FramedKeys
+    from dedup_sdk._kafka.client.framed_keys import FramedKeys
 
     found = FramedKeys(specs)
     return None if found.is_over else found
@@ -445,7 +445,7 @@ class BatchClassifier:
             if self._framed_keys.is_over:
                 self._framed_keys = None
         if self._missing_ids is None and (ids.missing or fields.failures):
-            from dedup_sdk._kafka.missing_ids import MissingIds
+            from dedup_sdk._kafka.client.missing_ids import MissingIds
 
             strategy = self._engine.strategy
             source = strategy.source if isinstance(strategy, LastId) else None
@@ -1025,7 +1025,7 @@ def _guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **na
     An interruption is none of the partition, whatever its type.
 
     A second failure of a partition without progress closes it
-    (`dedup_sdk._kafka.assignment.Assigned.note_unexpected_error`).
+    (`dedup_sdk._kafka.assign.assignment.Assigned.note_unexpected_error`).
     """
     try:
         return step(*arguments, **named)

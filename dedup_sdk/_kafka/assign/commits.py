@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.commit_text import done_part
+from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.commit_text import done_part
 from dedup_sdk._observe import Counters, of_partition
 
 if TYPE_CHECKING:
-    from dedup_sdk._kafka.assignment import Assigned
+    from dedup_sdk._kafka.assign.assignment import Assigned
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -54,7 +54,7 @@ class CommitState:
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group's commit says where the partition's history begins."""
     has_room_for_done: bool = True
-    """Whether the broker accepts texts as long as `dedup_sdk._kafka.commit_text.MOST_CHARACTERS`."""
+    """Whether the broker accepts texts as long as `dedup_sdk._kafka.client.commit_text.MOST_CHARACTERS`."""
     before_move: TopicPartition | None = None
     """After a move, until a message comes from the new place: the commit of what was completed before it."""
 
@@ -93,8 +93,8 @@ class Commits:
     """Commits the partitions in ``assigned``.
 
     An offset counts as committed, in memory and in the store, only when the broker has acknowledged it, also where a
-    partition is reopened (`dedup_sdk._kafka.assignment.Start`). Otherwise, after a kill, the group's older offset would
-    look like a rewind.
+    partition is reopened (`dedup_sdk._kafka.assign.assignment.Start`). Otherwise, after a kill, the group's older
+    offset would look like a rewind.
     """
 
     def __init__(

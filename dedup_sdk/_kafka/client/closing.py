@@ -22,19 +22,16 @@ import time
 from _thread import start_new_thread
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 from weakref import WeakSet
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk._kafka.settings import Membership
+from dedup_sdk._kafka.client.settings import Membership
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from dedup_sdk._kafka.consumer import DedupConsumer
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -230,10 +227,19 @@ def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) ->
 
 
 _WITHOUT_EFFECT: Final = ("close", "stop")
-_MADE: Final[WeakSet[DedupConsumer]] = WeakSet()
 
 
-def keep_from_children(consumer: DedupConsumer) -> None:
+class LeftToParent(Protocol):
+    """A consumer in a forked child: it belongs to the parent process."""
+
+    def leave_to_parent(self) -> bool:
+        """Give everything up that the parent has; return False if the consumer was closed before the fork."""
+
+
+_MADE: Final[WeakSet[LeftToParent]] = WeakSet()
+
+
+def keep_from_children(consumer: LeftToParent) -> None:
     """Make every call of a consumer raise in forked children, except `close` and `stop`, which do nothing there.
 
     This includes the calls of the plain client, which would wait for threads that only the parent has. They are

@@ -1,0 +1,1 @@
+"""The client: its settings, errors, readers, questions to brokers, its lock and its end."""

@@ -1,0 +1,1 @@
+"""The way of a message: fetched, judged, delivered, completed; and the calls that move partitions."""
