@@ -256,11 +256,12 @@ class MessageBuffer:
                     break
                 else:
                     self.errors.raise_kept()
-            messages = [message for message in taken if message.error() is None]
+            is_plain = not any(map(Message.error, taken))
+            messages = taken.copy() if is_plain else [each for each in taken if each.error() is None]
             if ends is EndsBy.NEXT:
                 self._last = messages
             elif ends is EndsBy.CALL:
-                self._out.update((id(message), message) for message in messages)
+                self._out.update(zip(map(id, messages), messages, strict=True))
             else:
                 for message in messages:
                     at, end = coordinates_of(message), (message.offset() or 0) + 1

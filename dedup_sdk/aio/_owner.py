@@ -73,8 +73,8 @@ class Owner:
         self._end_error: BaseException | None = None
         """Of the last ends that were passed on; whether a call for them has raised it."""
         self._end_told = False
-        self._passed_on_at = 0.0
-        """When (monotonic seconds) ends were passed on last."""
+        self._passed_on_at = self._served_at = 0.0
+        """When (monotonic seconds) ends were passed on last, and when the client was called last."""
         self._closing: asyncio.Future[None] | None = None
         self._closes = self._over = self._abandoned = False
         self._thread = Thread(target=self._work, name=name, daemon=False)
@@ -297,10 +297,11 @@ class Owner:
             return
         buffer = self._buffer
         if len(buffer) >= MOST_QUEUED + buffer.returning or buffer.errors.kept is not None:
-            # The group is served all the same.
-            self._consumer.consume(0)
-            self._prune()
-            self._wake.wait(QUIET_S)
+            if not self._wake.wait(QUIET_S) or time.monotonic() >= self._served_at + QUIET_S:
+                # The group is served all the same.
+                self._served_at = time.monotonic()
+                self._consumer.consume(0)
+                self._prune()
             return
         messages = self._fetch()
         self._prune()
@@ -311,19 +312,13 @@ class Owner:
 
     def _fetch(self) -> list[Any]:
         """Fetch what is there; wait in the client only while the application has nothing to take."""
-        if len(self._buffer):
-            # Few at a time: nobody waits for them, and meanwhile the loop does not get the interpreter.
-            return self._consumer.consume(_FEW, 0)
-        wait_s = BUSY_S if self._buffer.waits_for_ends else QUIET_S
-        first = self._consumer.poll(0.0 if self._wake.is_set() else wait_s)
-        if first is None:
-            return []
-        try:
-            return [first, *self._consumer.consume(MOST_QUEUED - 1, 0)]
-        except BaseException:
-            # The error comes behind the message that is here.
-            self._put([first])
-            raise
+        self._served_at = time.monotonic()
+        # Few at a time while nobody waits for them: meanwhile the loop does not get the interpreter.
+        messages = self._consumer.consume(_FEW if len(self._buffer) else MOST_QUEUED, 0)
+        if messages or len(self._buffer) or self._wake.is_set():
+            return messages
+        first = self._consumer.poll(BUSY_S if self._buffer.waits_for_ends else QUIET_S)
+        return [] if first is None else [first]
 
     def _fail(self, error: BaseException) -> None:
         """Have the application get an error behind what is queued; while another one waits, log it."""

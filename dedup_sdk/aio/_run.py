@@ -139,8 +139,7 @@ class AsyncRunner:
                 continue
             room = most - len(self._waiting) - len(self._running)
             taken = await self._taker.take(room, look_s(self._idle), ends=EndsBy.CALL)
-            for message in self._taker.without_events(taken):
-                self._accept(message)
+            self._accept(self._taker.without_events(taken))
             self._fill()
             if taken or self._running or self._waiting:
                 self._idle.heard()
@@ -151,15 +150,16 @@ class AsyncRunner:
     def _is_over(self) -> bool:
         return self._halted or self._taker.is_stopped
 
-    def _accept(self, message: Message) -> None:
-        self._waiting[id(message)] = message
-        key = self._key_of(message)
-        if key is not None:
-            queue = self._queues.setdefault(key, deque())
-            queue.append(message)
-            if len(queue) > 1:
-                return
-        self._ready.append((message, key))
+    def _accept(self, messages: list[Message]) -> None:
+        self._waiting.update(zip(map(id, messages), messages, strict=True))
+        for message in messages:
+            key = self._key_of(message)
+            if key is not None:
+                queue = self._queues.setdefault(key, deque())
+                queue.append(message)
+                if len(queue) > 1:
+                    continue
+            self._ready.append((message, key))
 
     def _key_of(self, message: Message) -> Hashable:
         if self._settings.order is None:

@@ -193,11 +193,9 @@ class Taker:
     @staticmethod
     def without_events(taken: list[Message]) -> list[Message]:
         """Return the messages among these; raise a fatal error of the client, log others."""
-        errors = [(message, message.error()) for message in taken]
-        for _, error in errors:
-            if error is not None:
-                handle_error(error)
-        return [message for message, error in errors if error is None]
+        for error in filter(None, map(Message.error, taken)):
+            handle_error(error)
+        return [message for message in taken if message.error() is None]
 
 
 class Iteration(AsyncIterator[Message]):

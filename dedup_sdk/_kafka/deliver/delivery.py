@@ -65,6 +65,8 @@ _partition: Callable[[Any], Any] = Message.partition
 _timestamp: Callable[[Any], Any] = Message.timestamp
 _time: Callable[[Any], Any] = itemgetter(1)
 _Span = tuple[PartitionCounters, int]
+_MOST_ENDED = 10_000
+"""So many completed messages wait for the next batch, at most, to be freed with it."""
 _SHOWN = bytes(state == OFFERED for state in range(256))
 
 
@@ -600,6 +602,8 @@ class Delivery:
         # A finished batch is freed when the next one is here, while garbage collection is paused: a thousand freed
         # messages balance the thousand new ones, so that they trigger no collection.
         self._previous_batch: tuple[list[Any], list[PartitionBatch]] = ([], [])
+        self._ended: list[Any] = []
+        """Messages that were completed by a call: freed like a finished batch."""
         self.forgettings = 0
         """How often messages were forgotten: whoever keeps delivered ones looks which of them still count."""
 
@@ -609,7 +613,7 @@ class Delivery:
         """Make a judged batch the current one; the one before is finished."""
         self._batch, self._chunks, self._finished, self._taken = judged.messages, judged.chunks, 0, 0
         self._last = ()
-        self._previous_batch = ([], [])
+        self._previous_batch, self._ended = ([], []), []
         self.ready.clear()
         self._spans, self._uncounted = deque(judged.spans), len(judged.messages)
         self.ready.extend(judged.messages)
@@ -617,6 +621,7 @@ class Delivery:
     def deliver_one(self, message: Any, judged: PartitionBatch) -> list[Any]:
         """Deliver a message that was judged by itself: it is the current batch. Only where `is_over` holds."""
         self._batch, self._chunks, self._finished, self._taken = [message], [judged], 0, 1
+        self._ended = []
         self._last = (message,)
         if self._counts:
             judged.partition.own_counters.delivered += 1
@@ -818,6 +823,10 @@ class Delivery:
             if partition is not None:
                 touched[id(partition)] = partition
                 self.offer(_guarded(partition, partition.complete, ended, states=states, quietly=True))
+
+    def free_later(self, ended: list[Any]) -> None:
+        """Free messages that a call has completed when the next batch is here, and not one by one before."""
+        self._ended = self._ended + ended if len(self._ended) < _MOST_ENDED else ended
 
     def complete_all_but_last(self) -> list[Partition]:
         """Complete the messages delivered before the last call, if a call for more completes messages."""

@@ -656,6 +656,7 @@ class FetchLoop:
                     self._engine.counters.stale += 1
             for coordinates, ended in by_partition.items():
                 partition, each, freed = self._delivery.partition_of(*coordinates), ended, []
+                self._delivery.free_later(ended)
                 # Those that asking for more would complete are ended one by one: their batch must not end them again.
                 in_runs = not dead_lettered and self._delivery.completed_by is CompletedBy.NOTHING
                 while partition is not None and in_runs and each:
