@@ -130,8 +130,7 @@ class Committer:
         """End; a transaction whose end nobody knows keeps its messages, which nothing may complete."""
         if self._messages is not None:
             self._loop.take_out_all(self._messages)
-        if self._producer.is_ours:
-            self._producer.drop()
+        self._producer.close()
 
     # --- a transaction -------------------------------------------------------------------------------------------
 

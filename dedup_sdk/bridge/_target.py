@@ -267,4 +267,4 @@ class Target:
 
     def _drop(self) -> None:
         if self._producer is not None:
-            self._producer.drop()
+            self._producer.close()

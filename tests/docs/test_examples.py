@@ -49,6 +49,13 @@ handle order-3 (10.0.0.5, number 3)
 handle order-4 (10.0.0.5, number 1)
 duplicates: 3
 """,
+    "exactly_once.py": """\
+bill order-1 (offset 0)
+bill order-2 (offset 1)
+bill order-3 (offset 3)
+bill order-4 (offset 7)
+bills: order-1 order-2 order-3 order-4
+""",
     "hornetq_transactions.py": """\
 transaction 1 is handled; 2 has a duplicate of it in it, and is rejected with all that it has
   order A (offset 0)

@@ -120,7 +120,7 @@ class TransactionalProducer:
 
     def log_in(self, username: str, password: str) -> None:
         """Use these credentials from the next login on, unless the producer is the application's."""
-        if self.is_ours:
+        if self.is_ours and "_client" in vars(self):
             self._settings |= {"sasl.username": username, "sasl.password": password}
             self._client.set_sasl_credentials(username, password)
 
@@ -213,16 +213,22 @@ class TransactionalProducer:
 
     def renew(self, until: float) -> None:
         """Replace the producer: the new one ends the transaction of the old one."""
-        self.drop()
+        self.close()
         self._client = self._made()
         if "transactional.id" in self._settings:
             self.initialise(until)
 
-    def drop(self) -> None:
-        """Forget what is not sent: the producer would wait for it."""
-        with suppress(KafkaException, SystemError):
-            self._client.purge()
-            self._client.poll(0)
+    def close(self) -> None:
+        """End: forget the records that are not sent, and the client, unless that is the application's. Nothing follows.
+
+        Without this the client would live until a garbage collection: its delivery reports refer to this object.
+        """
+        client = vars(self).pop("_client", None)
+        if client is not None and self.is_ours:
+            # Else the end of the client would wait for these records.
+            with suppress(KafkaException, SystemError):
+                client.purge()
+                client.poll(0)
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
