@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import statistics
@@ -42,7 +41,6 @@ def main() -> None:
     options.add_argument(
         "--lag", type=int, default=0, metavar="RECORDS", help="measure the lag with so many records"
     )
-    options.add_argument("--freeze", action="store_true", help="measure the lag after gc.freeze()")
     options.add_argument("--json", action="store_true")
     options.add_argument("--member", metavar="BOOTSTRAP", help=argparse.SUPPRESS)
     chosen = options.parse_args()
@@ -58,9 +56,6 @@ def main() -> None:
             print(f"round {number + 1}", file=sys.stderr)
             _round(kafka.bootstrap, number, figures)
     results = {name: round(statistics.median(each), 3) for name, each in figures.items()}
-    if chosen.lag and chosen.freeze:
-        gc.collect()
-        gc.freeze()
     if chosen.lag:
         results |= asyncio.run(_lags(chosen.lag))
     if chosen.json:
