@@ -80,18 +80,6 @@ def test_a_batch_that_is_over_is_freed_with_the_next(make: Make, send: Send) -> 
     assert {each.split()[0] for each in alive if "of freed" in each} == {"third"}
 
 
-def test_messages_that_a_call_has_completed_are_freed_with_the_next(make: Make, send: Send) -> None:
-    """Not before: what is freed while the collector rests balances what comes."""
-    consumer = make("orders", completion="explicit")
-    for batch in ("first", "second", "third"):
-        send(*(f"{batch} of ended {number}" for number in range(3)))
-        consumer.complete(*poll_some(consumer, 3))
-        alive = values(
-            each for each in gc.get_objects() if type(each) is Message and each.value() is not None
-        )
-        assert {each.split()[0] for each in alive if "of ended" in each} == {batch}
-
-
 def test_numbers_that_the_plain_client_refuses_are_refused(make: Make) -> None:
     """None asked for is none; a negative or an absurd number is a ValueError."""
     consumer = make("orders")

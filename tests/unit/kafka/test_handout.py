@@ -1,9 +1,10 @@
-"""Two threads at the queue of ready messages: one polls without the lock, the other one changes it."""
+"""Two threads at the queue of ready messages: one polls without the lock, the other one changes it. What is freed."""
 
 from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from sys import getrefcount
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,3 +68,20 @@ def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
         ("orders", 0): 1,
         ("orders", 1): 0,
     }
+
+
+def test_messages_that_a_call_completed_are_kept_until_the_next_batch_is_here() -> None:
+    """They are freed while the collector rests, and balance those that came; what no batch frees has a bound."""
+    hand = Delivery(lambda *_: None, CompletedBy.NOTHING, Counters())
+    message = Message(topic="orders", partition=0, offset=5)
+    references = getrefcount(message)
+
+    hand.free_later([message])
+    assert getrefcount(message) == references + 1
+    hand.fill(Classified([], [], [], []))
+    assert getrefcount(message) == references
+
+    hand.free_later([message])
+    for _ in range(11):
+        hand.free_later([None] * 1_000)
+    assert getrefcount(message) == references
