@@ -3,8 +3,8 @@
 chunk
     records that were admitted together, kept as columns until all of them are completed
 tail
-    the chunk of records that came one by one: it grows until something of the partition is written, or another chunk
-    follows. A chunk for each would cost more than all else that is done for such a record.
+    the chunk of records that came one by one: it grows until something of the partition is written, another chunk
+    follows, or it has 1,000 records. A chunk for each would cost more than all else that is done for such a record.
 held back
     not offered yet; a record waits *on* something. Its state, `HELD`, is one for all. The queues are three, because
     the waiting ends in three ways: `Flight.waiting` has the records and units that wait on a record in flight (by its
@@ -123,15 +123,16 @@ class Chunk:
 
     def append(self, offset: int, timestamp_ms: int, digest: bytes, item: Any) -> int:
         """Add a fresh record, offered with the chunk, behind all others of a tail; return its row."""
-        self.offsets.append(offset)
+        self.joined = None
         self._added_ms.append(timestamp_ms)
         cast("list[bytes | None]", self.digests).append(digest)
         cast("list[Any]", self.items).append(item)
-        self.joined = None
         self.verdicts.append(FRESH)
-        self.states.append(OFFERED)
         self.saved.append(0)
+        self.states.append(OFFERED)
         self.open += 1
+        # Last: behind a signal in between nobody finds the record, and the partition is opened again.
+        self.offsets.append(offset)
         return len(self.offsets) - 1
 
     # --- verdicts ------------------------------------------------------------------------------------------

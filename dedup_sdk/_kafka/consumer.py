@@ -497,8 +497,9 @@ class DedupConsumer(Consumer):
             if not {Message}.issuperset(map(type, messages)):
                 for message in messages:
                     _refuse_other(message)
-            if self._block is not None:
-                messages = self._without_own(self._block, messages)
+            for owner in (self._block, self._runner):
+                if owner is not None and owner.ends_in_transactions:
+                    messages = self._without_own(owner, messages)
             self._loop.do_or_note(self._loop.complete, messages, dead_lettered=dead_lettered)
         except BaseException as error:
             self._note_if_interrupted(error)
@@ -509,9 +510,11 @@ class DedupConsumer(Consumer):
         if is_interruption(error):
             self._interruption.note()
 
-    def _without_own(self, block: TransactionBlock, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Return the messages that are not in the transaction under way; the others are counted as stale."""
-        left = tuple(message for message in messages if not block.has(message))
+    def _without_own(
+        self, owner: TransactionBlock | Runner, messages: tuple[Message, ...]
+    ) -> tuple[Message, ...]:
+        """Return the messages that do not end in a transaction; the others are counted as stale."""
+        left = tuple(message for message in messages if not owner.has(message))
         self._engine.counters.stale += len(messages) - len(left)
         return left
 
@@ -789,16 +792,24 @@ class DedupConsumer(Consumer):
 
         From any thread.
         """
-        self._loop.do_or_note(
-            self._loop.transaction_committed, list(messages), _partitions(offsets, "offsets")
-        )
+        try:
+            self._loop.do_or_note(
+                self._loop.transaction_committed, list(messages), _partitions(offsets, "offsets")
+            )
+        except BaseException as error:
+            self._note_if_interrupted(error)
+            raise
 
     def transaction_aborted(self, messages: Iterable[Message]) -> None:
         """Release the messages of a transaction that is aborted, in this order; those gone are left out.
 
         From any thread. Call it only if the transaction is surely not committed.
         """
-        self._loop.do_or_note(self._loop.transaction_aborted, list(messages))
+        try:
+            self._loop.do_or_note(self._loop.transaction_aborted, list(messages))
+        except BaseException as error:
+            self._note_if_interrupted(error)
+            raise
 
     def consumer_group_metadata(self) -> Any:
         """Return the metadata with which a transactional producer commits offsets; that completes no message here.
@@ -1208,11 +1219,15 @@ class DedupConsumer(Consumer):
     ) -> None:
         """Close; if the block ended without an exception, the messages in flight are completed first."""
         if error is None:
-            self._loop.do_noted()
-            with self._access.lock:
-                if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
-                    self._callback_errors.run(self._interruption.run_step, self._loop.complete_below, None)
-            self.close()
+            try:
+                self._loop.do_noted()
+                with self._access.lock:
+                    if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
+                        self._callback_errors.run(
+                            self._interruption.run_step, self._loop.complete_below, None
+                        )
+            finally:
+                self.close()
             return
         try:
             self.close()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from confluent_kafka import KafkaError, Message
 
@@ -42,8 +42,11 @@ class LetterReport(NamedTuple):
 class Ends(Protocol):
     """How messages end whose handlers have succeeded: at once, or in a transaction.
 
-    Its length is the number of tasks that it keeps.
+    Its length is the number of tasks that it keeps. ``in_transactions``: whether messages end in no other way.
     """
+
+    @property
+    def in_transactions(self) -> bool: ...
 
     def __len__(self) -> int: ...
 
@@ -77,6 +80,8 @@ class Ends(Protocol):
 
 class EndsAtOnce:
     """`Ends` by which a message is completed when its handler has returned."""
+
+    in_transactions: Final = False
 
     def __init__(self, settings: RunSettings, session: WorkerSession) -> None:
         self._handler, self._session = settings.handler, session
@@ -177,6 +182,11 @@ class Runner:
         """Begin no further message. You may call this from any thread, or from a signal handler."""
         self._stopped = True
         self._workers.halt()
+
+    @property
+    def ends_in_transactions(self) -> bool:
+        """Whether messages end in transactions, and in no other way."""
+        return self._ends.in_transactions
 
     def has(self, message: Message) -> bool:
         """Whether a message is in flight."""

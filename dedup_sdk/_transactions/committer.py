@@ -193,15 +193,18 @@ class Committer:
     def leave(self, error: BaseException) -> None:
         """Abort after an exception; an error of that is logged, so that it does not hide the first."""
         if error is self._given_up:
+            if self._asked is None and self._messages is not None:
+                # Surely not committed: readers need not wait until the transaction times out.
+                self._producer.abort()
             return
+        if is_interruption(error):
+            # A message may be in no place.
+            self._loop.open_again()
         try:
             if self._asked is not None:
                 self._settle()
             elif self._messages is not None:
                 self._abort(_AbortError(f"an exception: {type(error).__name__}"))
-            if is_interruption(error):
-                # A message may be in no place.
-                self._loop.open_again()
         except Exception as failure:
             logger.error(  # noqa: TRY400 (our own error has said all)
                 "the transaction could not be aborted; close the consumer: the next one begins where the group's "
@@ -270,7 +273,7 @@ class Committer:
     def _abort(self, abort: _AbortError) -> None:
         """Abort the transaction; released messages come again, as far as this consumer still has them."""
         logger.warning(
-            "the transaction is aborted, and tried again: %s",
+            "the transaction is aborted, and its messages come again: %s",
             abort,
             extra={"event": "transaction-aborted"},
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dedup_sdk._transactions.settings import Headers
 from dedup_sdk._transactions.transactions import record_of
@@ -66,6 +66,8 @@ class EndsInTransactions:
     ``most``: the most messages of a transaction.
     """
 
+    in_transactions: Final = True
+
     def __init__(
         self,
         consumer: DedupConsumer,
@@ -106,7 +108,8 @@ class EndsInTransactions:
 
     def kept(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
         """See `Ends`."""
-        return [task for task in self._kept if partitions is None or task.coordinates in partitions]
+        # A copy, which is made in one step: `_commit` takes tasks out meanwhile.
+        return [task for task in list(self._kept) if partitions is None or task.coordinates in partitions]
 
     def forget(self, partitions: Collection[Coordinates] | None) -> None:
         """See `Ends`."""

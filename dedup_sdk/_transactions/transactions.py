@@ -118,6 +118,9 @@ class TransactionBlock:
         self._place: Literal["before", "inside", "behind"] = "before"
         """Whether the block has begun, and ended."""
 
+    ends_in_transactions: Final = True
+    """Whether `has` tells which messages end in a transaction, and in no other way."""
+
     def lend(self, consumer: DedupConsumer) -> tuple[Committer, TransactionSettings]:
         """Return what `DedupConsumer.run` commits with, in place of the block; the transactions count as used then."""
         if self._consumer is not consumer:
@@ -139,11 +142,16 @@ class TransactionBlock:
     def __enter__(self) -> Self:
         """Begin: messages that you got before are completed, if asking for more does so."""
         self._use()
-        self._set_block(self)
+        try:
+            self._set_block(self)
+        except BaseException:
+            self.committer.close()
+            raise
         try:
             self._loop.begin_explicit(None)
             self.committer.open()
         except BaseException:
+            self.committer.close()
             self._loop.end_explicit()
             self._set_block(None)
             raise

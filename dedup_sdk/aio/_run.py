@@ -106,6 +106,7 @@ class AsyncRunner:
         self._pausing: set[asyncio.Task[Any]] = set()
         """Tasks between two calls of their handler."""
         self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._turn_ends = 0.0
         """When (monotonic seconds) other tasks have their turn, where handlers await nothing."""
@@ -185,7 +186,9 @@ class AsyncRunner:
     def _fill(self) -> None:
         """Begin with ready messages, while there is room for handlers."""
         while len(self._running) < self._settings.concurrency and (ready := self._next()) is not None:
-            task = asyncio.create_task(self._work(*ready), name="dedup-handler", context=self._context.copy())
+            # Not by the loop's factory: an eager one would run the handler before the next line.
+            work, context = self._work(*ready), self._context.copy()
+            task = asyncio.Task(work, loop=self._loop, name="dedup-handler", context=context)
             self._running[task] = ready[0]
             task.add_done_callback(self._end)
 

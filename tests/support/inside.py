@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
 
     from dedup_sdk import DedupConsumer
     from dedup_sdk._engine.gates import Gatekeeper
@@ -86,6 +87,11 @@ def keep_error(consumer: DedupConsumer, error: Exception) -> None:
 def runs_callback(consumer: DedupConsumer) -> bool:
     """Whether this thread is in a callback of the client."""
     return consumer._callback_errors.runs_here()
+
+
+def begins_release(frame: FrameType) -> bool:
+    """Whether a frame is that of a release as it is carried out."""
+    return frame.f_code.co_qualname == "DedupConsumer._release"
 
 
 def run_as_callback(consumer: DedupConsumer, callback: Callable[[], object]) -> None:

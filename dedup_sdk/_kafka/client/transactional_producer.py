@@ -11,7 +11,7 @@ has ended the transaction (`renew`).
   limit, after which its producer is left alone, and replaced.
 - **A fatal error may hide** behind a `SystemError`, if the client calls delivery callbacks while its exception is set.
 - **An error of one record** is in its delivery report. The error that the client then has for the transaction may name
-  another cause, so that the report's one is told.
+  another cause: the error of the report is the one that is raised.
 """
 
 from __future__ import annotations
@@ -213,7 +213,8 @@ class TransactionalProducer:
 
     def renew(self, until: float) -> None:
         """Replace the producer: the new one ends the transaction of the old one."""
-        self.close()
+        # The old one stays until there is a new one: an interruption between them leaves one that can be used.
+        self._forget_unsent(self._client)
         self._client = self._made()
         if "transactional.id" in self._settings:
             self.initialise(until)
@@ -225,10 +226,14 @@ class TransactionalProducer:
         """
         client = vars(self).pop("_client", None)
         if client is not None and self.is_ours:
-            # Else the end of the client would wait for these records.
-            with suppress(KafkaException, SystemError):
-                client.purge()
-                client.poll(0)
+            self._forget_unsent(client)
+
+    @staticmethod
+    def _forget_unsent(client: Producer) -> None:
+        """Forget the records that are not sent: the end of the client would wait for them."""
+        with suppress(KafkaException, SystemError):
+            client.purge()
+            client.poll(0)
 
     # --- steps ---------------------------------------------------------------------------------------------------
 

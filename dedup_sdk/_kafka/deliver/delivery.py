@@ -9,7 +9,8 @@ fetch position and its generation
 batch
     messages that are judged together, in one pass. The application gets them one by one (`poll`) or all at once
     (`consume`). When it asks for more, the delivered ones are completed: with their whole chunk if the batch is over,
-    else one by one. One of few messages is a batch of its own if only its ID decides (`BatchClassifier.judge_one`).
+    else one by one. A message that was fetched with at most 11 others is a batch of its
+    own if only its ID decides (`BatchClassifier.judge_one`).
 individual
     messages outside a batch: waiting ones whose turn has come, and released ones. They are delivered first.
 aside
@@ -189,12 +190,6 @@ class Fetcher:
         """Have partitions read again from the position of judging, before the next fetch."""
         self._behind |= set(partitions)
 
-    def is_behind(self, coordinates: Coordinates) -> bool:
-        """Whether records of a partition must be read again, or wait to be judged."""
-        return coordinates in self._behind or any(
-            (message.topic(), message.partition()) == coordinates for message in self.messages
-        )
-
     def note_stops(self) -> None:
         """Mark partitions for which a stop event is queued: the client does not read them, and cannot seek in them.
 
@@ -331,8 +326,10 @@ class BatchClassifier:
         if not self._one_by_one or looks or message.error() is not None:
             return None
         partition = self.partition_of(message.topic(), message.partition())
-        digest = None if partition is None else self._digest_of(message)
-        if partition is None or digest is None:
+        if partition is None or not partition.marks_single_ids or partition.gates:
+            return None
+        digest = self._digest_of(message)
+        if digest is None:
             return None
         time_ms = message.timestamp()[1]
         place = _guarded(partition, partition.admit_one, message.offset(), time_ms, digest, message)
@@ -826,7 +823,14 @@ class Delivery:
 
     def free_later(self, ended: list[Any]) -> None:
         """Free messages that a call has completed when the next batch is here, and not one by one before."""
-        self._ended = self._ended + ended if len(self._ended) < _MOST_ENDED else ended
+        if len(self._ended) >= _MOST_ENDED:
+            self._ended = []
+        self._ended += ended
+
+    def free(self, *, idle: bool) -> None:
+        """Free these messages now if no batch is on its way."""
+        if idle:
+            self._ended = []
 
     def complete_all_but_last(self) -> list[Partition]:
         """Complete the messages delivered before the last call, if a call for more completes messages."""
@@ -953,7 +957,7 @@ class Delivery:
         self._aside = {coordinates: [] for coordinates in self._aside}
         self._batch, self._chunks, self._finished, self._taken, self._individual_handed = [], [], 0, 0, []
         self._count_from([])
-        self._last = ()
+        self._last, self._ended = (), []
 
     def release(self, leaving: set[Coordinates]) -> None:
         """Forget the delivered and queued messages of these partitions: they come again, to the next owner."""

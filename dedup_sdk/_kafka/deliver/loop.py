@@ -3,8 +3,8 @@
     fetch ─▶ judge ─▶ deliver ─▶ complete
     `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
 
-    One of few messages takes a shorter way if its ID is unknown, and nothing else decides
-    (`BatchClassifier.judge_one`).
+    A message that was fetched with at most 11 others takes a shorter way if its ID is unknown, and nothing else
+    decides (`BatchClassifier.judge_one`).
 
 maintenance
     the work on a timer: write completed records, recover partitions, commit, flush. It is due every `MAINTENANCE_S`,
@@ -514,6 +514,7 @@ class FetchLoop:
         self._since_maintenance = self._delivery.in_hand
         self._write_completed()
         self._engine.trim()
+        self._delivery.free(idle=self._fetcher.ran_dry)
         self._classifier.warn_of_missing_ids()
         if self._engine.gatekeeper is not None:
             self._ask(self._engine.gatekeeper)
@@ -617,13 +618,18 @@ class FetchLoop:
     def do_noted(self) -> None:
         """Do the noted calls, which are older than the call that asks; a call for messages raises their errors.
 
-        An interruption is raised at once: it struck the call that asks.
+        An interruption is raised at once: it struck the call that asks. The noted call may be lost by it, e.g. one that
+        released a message.
         """
-        while (call := self._interruption.take_noted()) is not None:
+        while True:
             try:
+                call = self._interruption.take_noted()
+                if call is None:
+                    return
                 call()
             except BaseException as error:
                 if is_interruption(error):
+                    self._interruption.note()
                     raise
                 self._callback_errors.keep(error)
 

@@ -107,7 +107,7 @@ def test_what_was_withdrawn_and_not_removed_is_never_over() -> None:
     """
     called: list[Any] = []
     retries = Retries(attempts=1, on=Exception, wait_initial=0.01, wait_max=0.01)
-    workers = Workers(called.append, 1, retries, lambda _: False)
+    workers = Workers(lambda each: called.append(each.message), 1, retries, lambda _: False)
     torn, other = task(0), task(1)
     assert torn.withdraw()
     workers.put(torn)
@@ -146,9 +146,9 @@ def test_the_error_of_a_task_that_was_withdrawn_meanwhile_ends_nothing() -> None
     called: list[Any] = []
     torn, other = task(0), task(1)
 
-    def handle(message: Any) -> None:
-        called.append(message)
-        if message is torn.message:
+    def handle(called_for: Task) -> None:
+        called.append(called_for.message)
+        if called_for is torn:
             # As between two attempts, in which the task may be withdrawn.
             assert torn.back_off()
             assert torn.withdraw()
