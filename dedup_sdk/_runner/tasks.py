@@ -146,8 +146,9 @@ class Tasks:
         return queue[0] if was_first else None
 
     def of(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
-        """Return the tasks of some partitions (None: of all), oldest first."""
-        return [task for task in self._tasks if partitions is None or task.coordinates in partitions]
+        """Return the tasks of some partitions (None: of all), oldest first. Also without the lock."""
+        # A copy, which is made in one step.
+        return [task for task in list(self._tasks) if partitions is None or task.coordinates in partitions]
 
     def withdraw(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
         """Withdraw and remove the tasks whose handler is not running; return them, oldest first."""
