@@ -918,6 +918,8 @@ class FetchLoop:
             with self._mutex:
                 if self.poller == me and depth_in((FetchLoop.messages, FetchLoop.heartbeat), self) == 1:
                     self.poller = None
+            # Maintenance pauses the collector while partitions recover.
+            self._collector.resume()
 
     def _look_after(self) -> None:
         with self._mutex:
