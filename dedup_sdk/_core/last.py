@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -157,13 +156,6 @@ class LastMemory:
     def judge(self, chunk: Chunk, known: Compared) -> None:
         """See `Memory`."""
         self.last_judge.judge_all(chunk, known)
-
-    def admit_one(
-        self, offset: int, timestamp_ms: int, digest: bytes, item: Any, find: Find, *, now_ms: int
-    ) -> RecordRef | None:
-        """See `Memory`; never: a record is compared with the last one of its source."""
-        del offset, timestamp_ms, digest, item, find, now_ms
-        return None
 
     def contradiction(
         self,

@@ -196,7 +196,10 @@ class LookupMemory:
     def admit_one(
         self, offset: int, timestamp_ms: int, digest: bytes, item: Any, find: Find, *, now_ms: int
     ) -> RecordRef | None:
-        """See `Memory`."""
+        """Judge a record that comes by itself; None, and nothing has changed, if more than its unknown ID decides.
+
+        Only where `Flight.is_plain` holds. The record is offered.
+        """
         reach = self.reach
         if (
             self._is_off

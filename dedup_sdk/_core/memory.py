@@ -73,14 +73,6 @@ class Memory(Protocol):
     def judge(self, chunk: Chunk, known: Any) -> None:
         """Give the records of a chunk that was taken in their verdicts, or hold them back. Duplicates are completed."""
 
-    def admit_one(
-        self, offset: int, timestamp_ms: int, digest: bytes, item: Any, find: Find, *, now_ms: int
-    ) -> RecordRef | None:
-        """Judge a record that comes by itself; None, and nothing has changed, if more than its unknown ID decides.
-
-        Only where `Flight.is_plain` holds. The record is offered.
-        """
-
     def contradiction(
         self,
         offsets: list[int],

@@ -36,6 +36,7 @@ from dedup_sdk._core.flight import (
     Flight,
     RecordRef,
 )
+from dedup_sdk._core.lookup import LookupMemory
 from dedup_sdk._core.memory import Memory
 from dedup_sdk._core.ranges import Range, Ranges, before_offset, from_offset, merged
 from dedup_sdk._core.reach import StartPlan
@@ -346,9 +347,10 @@ class Partition:
 
         That is so if anything but its ID decides, or its ID is known. The record is offered.
         """
-        flight = self.flight
+        flight, memory = self.flight, self.memory
         if (
-            offset < self._read_to
+            not isinstance(memory, LookupMemory)
+            or offset < self._read_to
             or offset < flight.position
             or not (self.begun and flight.is_plain)
             or self.writer.fenced
@@ -356,7 +358,7 @@ class Partition:
         ):
             return None
         now_ms = int(self._clock() * 1000)
-        place = self.memory.admit_one(offset, timestamp_ms, digest, item, self.store.find, now_ms=now_ms)
+        place = memory.admit_one(offset, timestamp_ms, digest, item, self.store.find, now_ms=now_ms)
         if place is not None:
             self._read_to = offset + 1
             self.has_offered = True

@@ -174,13 +174,6 @@ class UnitMemory:
         if self._count_window is not None:
             self._count_window.pass_uncounted(max(0, count))
 
-    def admit_one(
-        self, offset: int, timestamp_ms: int, digest: bytes, item: Any, find: Find, *, now_ms: int
-    ) -> RecordRef | None:
-        """See `Memory`; never: a record is judged with its unit."""
-        del offset, timestamp_ms, digest, item, find, now_ms
-        return None
-
     def contradiction(
         self,
         offsets: list[int],

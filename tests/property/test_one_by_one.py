@@ -34,7 +34,8 @@ class Side:
         self._stored: dict[bytes, tuple[int, int]] = {}
         self._by_itself = by_itself
         window = Window(seconds=_WINDOW_MS // 1_000)
-        self.state = PartitionState(LookupMemory(window, Progress(low=0, high=0, since_ms=since_ms)))
+        self._memory = LookupMemory(window, Progress(low=0, high=0, since_ms=since_ms))
+        self.state = PartitionState(self._memory)
         self.seen: list[Any] = []
         self._sent: list[int] = []
         self.by_itself = 0
@@ -51,7 +52,7 @@ class Side:
         flight, place = self.state.flight, None
         offset, time_ms, key = flight.position + gap - 1, _NOW_MS - age_ms, digest(str(name))
         if self._by_itself and flight.is_plain:
-            place = self.state.memory.admit_one(offset, time_ms, key, offset, self.find, now_ms=_NOW_MS)
+            place = self._memory.admit_one(offset, time_ms, key, offset, self.find, now_ms=_NOW_MS)
         self._sent.append(offset)
         self.by_itself += place is not None
         if place is None:
