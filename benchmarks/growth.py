@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.arguments import at_least
 from benchmarks.measure import cpu_seconds, peak_rss_mib
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.deliver.loop import Collector
+from dedup_sdk._kafka.deliver.maintenance import Collector
 from dedup_sdk._marks import DIGEST_BYTES
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._strategy import Lookup

@@ -25,7 +25,7 @@ from benchmarks.contender import strategy
 from benchmarks.workload import HEADER, PARTITIONS, Workload
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.client.fields import MessageFields, timestamps_ms
-from dedup_sdk._kafka.deliver.loop import Collector
+from dedup_sdk._kafka.deliver.maintenance import Collector
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk.errors import DedupError

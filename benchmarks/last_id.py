@@ -28,7 +28,7 @@ from benchmarks.rounds import orders as orders_of_rounds
 from dedup_sdk import LastId, Lookup, RocksStore, Window, header, orders
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.client.fields import MessageFields, timestamps_ms
-from dedup_sdk._kafka.deliver.loop import Collector
+from dedup_sdk._kafka.deliver.maintenance import Collector
 from dedup_sdk.errors import DedupError
 
 if TYPE_CHECKING:

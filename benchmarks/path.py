@@ -148,7 +148,7 @@ def _one_alone(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
         with traced(trail):
             _poll(consumer)
         # On a busy machine the work on a timer is due before the record is there.
-        if not any(line.endswith("FetchLoop._maintain") for line in trail.trace):
+        if not any(line.endswith("Maintenance.run") for line in trail.trace):
             return trail
 
 

@@ -806,6 +806,11 @@ class Flight:
     # --- completions to write --------------------------------------------------------------------------------
 
     @property
+    def is_dirty(self) -> bool:
+        """Whether something is completed that is not written."""
+        return bool(self._dirty)
+
+    @property
     def unwritten(self) -> int:
         """How many records are in memory because something of their chunk is completed and was not asked for yet."""
         return sum(len(chunk.offsets) for chunk in self._dirty.values())

@@ -2,10 +2,15 @@
 
 `DedupConsumer` is a façade; its parts own their state:
 
-    `FetchLoop`       the way of a message: fetched, judged, delivered, completed
-    `AssignmentApi`   subscription, assignment, seek, pause; the rebalance callbacks
+    `Poller`          a call for messages: fetched, judged, delivered; the calls before are completed
+    `InHand`          messages that the application has, and how each ends
+    `Delivery`        the table of what is out, and the policy that completes it
+    `Judge`           verdicts: what was fetched becomes what is delivered
     `Fetcher`         messages that were fetched and are not judged yet
-    `Delivery`        messages that the application has, or gets next
+    `Maintenance`     the work on a timer
+    `AssignmentApi`   subscription and assignment, and the rebalance callbacks
+    `Positions`       seek, position, pause
+    `Handover`        messages of partitions that end or move
     `Session`         the assigned partitions: their recovery, their commits
     `ClientLock`      one thread at a time in the client
     `Interruption`    a step that an exception left half done: partitions are opened again
@@ -24,14 +29,14 @@ from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from functools import partial
+from functools import partial, wraps
 from inspect import Parameter, signature
 from math import isnan
 from pathlib import Path
 from signal import Signals
 from threading import Thread, get_ident
 from types import FrameType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import Consumer, Producer
@@ -41,6 +46,7 @@ from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assign.assignment import warn_of_recovering
 from dedup_sdk._kafka.assign.health import Asked, health_of
+from dedup_sdk._kafka.assign.log_end import LogEnds
 from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.client.closing import ClientEnd, keep_from_children, leave_group, stopped_by
@@ -56,9 +62,20 @@ from dedup_sdk._kafka.client.settings import (
     refuse_unknown,
     unknown_settings_explained,
 )
+from dedup_sdk._kafka.client.steps import Steps
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
-from dedup_sdk._kafka.deliver.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
-from dedup_sdk._kafka.deliver.loop import Durability, FetchLoop, IdleClock
+from dedup_sdk._kafka.deliver.classifier import BatchClassifier
+from dedup_sdk._kafka.deliver.completion import ByName, ByOffsets, OnNextCall
+from dedup_sdk._kafka.deliver.delivery import CompletionPolicy, Delivery
+from dedup_sdk._kafka.deliver.fetcher import Fetcher
+from dedup_sdk._kafka.deliver.handover import Handover
+from dedup_sdk._kafka.deliver.idle import IdleClock
+from dedup_sdk._kafka.deliver.in_hand import InHand
+from dedup_sdk._kafka.deliver.judge import Judge
+from dedup_sdk._kafka.deliver.maintenance import Maintenance
+from dedup_sdk._kafka.deliver.poller import Poller
+from dedup_sdk._kafka.deliver.positions import Positions
+from dedup_sdk._kafka.deliver.write_policy import Durability, WritePolicy
 from dedup_sdk._kafka.recover.recovery import Recovery
 from dedup_sdk._kafka.recover.session import WAITING_SHARE, Session, waiting_until
 from dedup_sdk._masking import error_shown, shown
@@ -103,6 +120,27 @@ _CHOICES = {
 DEFAULT_RECOVERY: Final = Recovery()
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _ends_messages(
+    call: Callable[Concatenate[DedupConsumer, _P], _T],
+) -> Callable[Concatenate[DedupConsumer, _P], _T]:
+    """Count an interruption of a call as one of a step, also before the step began.
+
+    Nobody else ends the messages that the call names; for a release, asking for more would even complete them.
+    """
+
+    @wraps(call)
+    def noted(self: DedupConsumer, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return call(self, *arguments, **named)
+        except BaseException as error:
+            if is_interruption(error):
+                self._interruption.note()
+            raise
+
+    return noted
 
 
 # The C class itself: the package's `Consumer` is another one where an automatic instrumentation has replaced it, and
@@ -211,39 +249,22 @@ class DedupConsumer(Consumer):
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
         self._access = ClientLock(self._interruption.note)
         self._access.closes_by(partial(_is_closing, self))
+        steps = self._steps = Steps(self._access, self._interruption, self._callback_errors)
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
-        self._delivery = Delivery(
-            classifier.partition_of, _completed_by(completion, settings), self._engine.counters
-        )
+        self._delivery = Delivery(classifier.partition_of, self._engine.counters)
+        self._delivery.use(_policy(self._delivery, completion, settings))
         # With durability="record" each message is written before the next one, so poll() has no quick way.
-        self._ready: deque[Message] = deque() if durability == "record" else self._delivery.ready
+        self._ready: deque[Message] = deque() if durability == "record" else self._delivery.batch.ready
         self._fetcher = Fetcher(self, self._session, self._access)
-        self._assignment = AssignmentApi(
-            self,
-            session=self._session,
-            client=self._client,
-            settings=settings,
-            callback_errors=self._callback_errors,
-            lock=self._access,
-            interruption=self._interruption,
-            fetcher=self._fetcher,
-            classifier=classifier,
-            delivery=self._delivery,
-        )
-        self._loop = FetchLoop(
-            engine=self._engine,
-            session=self._session,
-            client=self._client,
-            callback_errors=self._callback_errors,
-            lock=self._access,
-            interruption=self._interruption,
-            fetcher=self._fetcher,
-            classifier=classifier,
-            delivery=self._delivery,
-            assignment=self._assignment,
-            durability=durability,
-            only_stored=settings.only_stored,
-        )
+        handover = self._handover = Handover(self._session, self._fetcher, classifier, self._delivery, steps)
+        self._assignment = AssignmentApi(self, self._client, settings, handover, steps)
+        self._positions = Positions(self, self._client, handover, self._assignment, steps)
+        judge = Judge(self._engine, classifier, handover, LogEnds(self._client), steps)
+        writes = WritePolicy(self._engine, durability)
+        maintenance = Maintenance(judge, self._assignment, self._positions, writes, steps)
+        self._poller = Poller(judge, maintenance, self._assignment, self._positions, steps)
+        self._in_hand = InHand(self._engine, handover, writes, steps, observing=mode == "observe")
+        self._next_call_completes = completion == "on-next-call" and settings.completes_on_next_call
         self._stopped = False
         self._client_end: ClientEnd | None = None
         self._runner: Runner | None = None
@@ -269,7 +290,7 @@ class DedupConsumer(Consumer):
             and not interruption.happened
             and time.monotonic() < interruption.maintenance_at
             # Else a signal's handler asks in the middle of a call, or another thread does.
-            and self._loop.poller is None
+            and self._poller.thread is None
         ):
             try:
                 # Without the lock, which would cost more than all the rest; see `Delivery`.
@@ -283,7 +304,7 @@ class DedupConsumer(Consumer):
                 return message
         if type(timeout) not in _NUMBERS or timeout != timeout:  # noqa: PLR0124 (nan)
             timeout = _seconds(timeout)
-        got = self._loop.messages(1, timeout, BATCH)
+        got = self._poller.messages(1, timeout, BATCH)
         # No call after that: a signal would drop the message, and nobody would note the interruption.
         return got[0] if got else None
 
@@ -306,12 +327,12 @@ class DedupConsumer(Consumer):
                 f"num_messages={shown(num_messages)}: give a number from 0 to {MOST_CONSUMED}, e.g. 100"
             )
         if num_messages == 0:
-            self._loop.heartbeat()
+            self._poller.heartbeat()
             self._callback_errors.raise_kept()
             return []
         if type(timeout) not in _NUMBERS or timeout != timeout:  # noqa: PLR0124 (nan)
             timeout = _seconds(timeout)
-        return self._loop.messages(num_messages, timeout, num_messages)
+        return self._poller.messages(num_messages, timeout, num_messages)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others."""
@@ -431,7 +452,8 @@ class DedupConsumer(Consumer):
             letters = DeadLetterProducer(self._settings, topic)
         session = WorkerSession(
             self.poll,
-            self._loop,
+            self._poller,
+            self._in_hand,
             idle=IdleClock(self._session, self._idle_timeout_s),
             counters=self.counters,
             deadline_s=self._settings.revoke_deadline_s * WAITING_SHARE,
@@ -484,6 +506,7 @@ class DedupConsumer(Consumer):
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
+    @_ends_messages
     def complete(self, *messages: Message, dead_lettered: bool = False) -> None:
         """Mark messages as handled, all in one write of the store. From any thread.
 
@@ -493,22 +516,13 @@ class DedupConsumer(Consumer):
         If a signal handler calls it in the middle of another call, it is carried out a little later. If the store is
         damaged, or its disk is full, a message may come again after a crash.
         """
-        try:
-            if not {Message}.issuperset(map(type, messages)):
-                for message in messages:
-                    _refuse_other(message)
-            for owner in (self._block, self._runner):
-                if owner is not None and owner.ends_in_transactions:
-                    messages = self._without_own(owner, messages)
-            self._loop.do_or_note(self._loop.complete, messages, dead_lettered=dead_lettered)
-        except BaseException as error:
-            self._note_if_interrupted(error)
-            raise
-
-    def _note_if_interrupted(self, error: BaseException) -> None:
-        """Count an interruption as one of a step, also before the step began: nobody else may end the messages."""
-        if is_interruption(error):
-            self._interruption.note()
+        if not {Message}.issuperset(map(type, messages)):
+            for message in messages:
+                _refuse_other(message)
+        for owner in (self._block, self._runner):
+            if owner is not None and owner.ends_in_transactions:
+                messages = self._without_own(owner, messages)
+        self._steps.do_or_note(self._in_hand.complete, messages, dead_lettered=dead_lettered)
 
     def _without_own(
         self, owner: TransactionBlock | Runner, messages: tuple[Message, ...]
@@ -518,19 +532,15 @@ class DedupConsumer(Consumer):
         self._engine.counters.stale += len(messages) - len(left)
         return left
 
+    @_ends_messages
     def release(self, message: Message) -> None:
         """Give a message back: it is delivered again before new ones. From any thread.
 
         Its duplicates that came meanwhile go on waiting. A call for a message that was released already, or that a
         handler of `run` or a block of `transactions` has, changes nothing and is counted as stale.
         """
-        try:
-            _refuse_other(message)
-            self._loop.do_or_note(self._release, message)
-        except BaseException as error:
-            # Else asking for more would complete the message whose handler has failed.
-            self._note_if_interrupted(error)
-            raise
+        _refuse_other(message)
+        self._steps.do_or_note(self._release, message)
 
     def _release(self, message: Message) -> None:
         with self._access.lock:
@@ -540,7 +550,7 @@ class DedupConsumer(Consumer):
                 return
             if self._block is not None and not self._without_own(self._block, (message,)):
                 return
-            self._loop.release(message)
+            self._in_hand.release(message)
 
     def holds(self, message: Message) -> bool:
         """Whether you may still handle a message: it did not end, and its partition is still assigned. From any thread.
@@ -551,7 +561,7 @@ class DedupConsumer(Consumer):
         another consumer completes it. This call may ask the shared memory.
         """
         _refuse_other(message)
-        return self._loop.holds(message)
+        return self._in_hand.holds(message)
 
     @contextlib.contextmanager
     def once(self, message: Message) -> Iterator[Message]:
@@ -563,11 +573,11 @@ class DedupConsumer(Consumer):
         _refuse_other(message)
         has_ended = False
         try:
-            self._loop.do_or_note(self._loop.take_out, message)
+            self._steps.do_or_note(self._in_hand.take_out, message)
             try:
                 yield message
             except BaseException as error:
-                verdict = self._loop.verdict(message)
+                verdict = self._in_hand.verdict(message)
                 note_message(error, message, 1 if verdict is None else verdict.attempt)
                 self.release(message)
                 has_ended = True
@@ -627,13 +637,13 @@ class DedupConsumer(Consumer):
         below = _below(message, offsets)
         if asynchronous:
             # In the middle of a call nobody knows which messages you got, and later you have got others.
-            completes = below is not None or not self._loop.is_midway
-            self._loop.do_or_note(self._commit, below, asynchronous=True, completes=completes)
+            completes = below is not None or not self._steps.is_midway
+            self._steps.do_or_note(self._commit, below, asynchronous=True, completes=completes)
             return None
         # A step may run inside a callback of the client, too; the application's own callbacks run without the lock.
         if self._access.is_mine() or (self._is_in_call and not self._callback_errors.runs_here()):
             raise RuntimeError(_IN_STEP)
-        self._loop.do_noted()
+        self._steps.do_noted()
         return self._commit(below, asynchronous=False)
 
     def _commit(
@@ -641,9 +651,9 @@ class DedupConsumer(Consumer):
     ) -> list[TopicPartition] | None:
         with self._access.lock:
             alone = self._access.until_client_free_or_callback()
-            with self._loop.guarded_step():
+            with self._steps.guarded():
                 if completes:
-                    self._loop.complete_below(below)
+                    self._in_hand.complete_below(below)
                 if not self._interruption.happened:
                     self._fetcher.pass_holes()
                 # After an interruption marks may be missing below a watermark: the next call for messages reopens.
@@ -672,7 +682,7 @@ class DedupConsumer(Consumer):
             raise ValueError("expected either message or offsets")
         if message is not None and not below:
             raise _not_a_record("the message has no offset: give one that poll() returned")
-        self._loop.do_or_note(self._loop.store_offsets, below)
+        self._steps.do_or_note(self._in_hand.store_offsets, below)
 
     def transactions(
         self,
@@ -719,14 +729,14 @@ class DedupConsumer(Consumer):
         self._refuse_dirty_offsets()
         committer = Committer(
             self,
-            self._loop,
+            self._in_hand,
             given,
             settings=self._settings,
             is_subscribed=lambda: self._assignment.subscribed,
         )
         return TransactionBlock(
             self,
-            self._loop,
+            self._in_hand,
             committer,
             given,
             idle=IdleClock(self._session, self._idle_timeout_s),
@@ -768,7 +778,7 @@ class DedupConsumer(Consumer):
         `TransactionError` if you have one of the messages no more: abort the transaction. For the thread that asks for
         messages.
         """
-        if self._delivery.completed_by is CompletedBy.NEXT_CALL:
+        if self._next_call_completes:
             raise ConfigurationError(
                 "transaction_offsets() needs a consumer whose next call completes nothing: give "
                 'completion="explicit", or "enable.auto.commit": False, or use transactions()'
@@ -780,36 +790,30 @@ class DedupConsumer(Consumer):
         # Callbacks of rebalances run here: a message that comes again is handed out without a call of the client.
         self.consume(0)
         until = time.monotonic() + ASK_S
-        while (offsets := self._loop.transaction_offsets(named)) is None:
+        while (offsets := self._in_hand.transaction_offsets(named)) is None:
             if time.monotonic() > until:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "a commit before has no answer"))  # noqa: SLF001 (that is its public name)
             self.consume(0)
             time.sleep(_ANSWER_PAUSE_S)
         return offsets
 
+    @_ends_messages
     def transaction_committed(self, messages: Iterable[Message], offsets: list[TopicPartition]) -> None:
         """Complete the messages of a transaction that is committed, with the offsets of `transaction_offsets`.
 
         From any thread.
         """
-        try:
-            self._loop.do_or_note(
-                self._loop.transaction_committed, list(messages), _partitions(offsets, "offsets")
-            )
-        except BaseException as error:
-            self._note_if_interrupted(error)
-            raise
+        self._steps.do_or_note(
+            self._in_hand.transaction_committed, list(messages), _partitions(offsets, "offsets")
+        )
 
+    @_ends_messages
     def transaction_aborted(self, messages: Iterable[Message]) -> None:
         """Release the messages of a transaction that is aborted, in this order; those gone are left out.
 
         From any thread. Call it only if the transaction is surely not committed.
         """
-        try:
-            self._loop.do_or_note(self._loop.transaction_aborted, list(messages))
-        except BaseException as error:
-            self._note_if_interrupted(error)
-            raise
+        self._steps.do_or_note(self._in_hand.transaction_aborted, list(messages))
 
     def consumer_group_metadata(self) -> Any:
         """Return the metadata with which a transactional producer commits offsets; that completes no message here.
@@ -940,7 +944,7 @@ class DedupConsumer(Consumer):
             # The client ends the whole process for some of these.
             if not isinstance(each, str) or any("\ud800" <= character <= "\udfff" for character in each):
                 raise TypeError(f"topics={shown(given)}: {shown(each)} is not a topic's name; give text")
-        self._loop.do_or_note(self._subscribe, topics, on_assign, on_revoke, on_lost)
+        self._steps.do_or_note(self._subscribe, topics, on_assign, on_revoke, on_lost)
 
     def _subscribe(self, topics: list[str], *callbacks: RebalanceCallback | None) -> None:
         try:
@@ -955,26 +959,26 @@ class DedupConsumer(Consumer):
         The partitions are revoked, and `on_revoke` is called, with the next `poll` or `consume`. Partitions that you
         assigned by hand stay, as with the plain client.
         """
-        self._loop.do_or_note(self._assignment.unsubscribe)
+        self._steps.do_or_note(self._assignment.unsubscribe)
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Take exactly these partitions; inside ``on_assign`` the way to set their offsets. From any thread."""
-        self._loop.do_or_note(self._assignment.assign, _partitions(partitions))
+        self._steps.do_or_note(self._assignment.assign, _partitions(partitions))
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`. From any thread."""
-        self._loop.do_or_note(self._assignment.incremental_assign, _partitions(partitions))
+        self._steps.do_or_note(self._assignment.incremental_assign, _partitions(partitions))
 
     def unassign(self) -> None:
         """Let all partitions go: completed work is written and committed. From any thread.
 
         Inside ``on_assign`` as `assign` of none.
         """
-        self._loop.do_or_note(self._assignment.unassign)
+        self._steps.do_or_note(self._assignment.unassign)
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go: completed work is written and committed. From any thread."""
-        self._loop.do_or_note(self._assignment.incremental_unassign, _partitions(partitions))
+        self._steps.do_or_note(self._assignment.incremental_unassign, _partitions(partitions))
 
     def seek(self, partition: TopicPartition) -> None:
         """Read a partition from another offset on. From any thread.
@@ -990,7 +994,7 @@ class DedupConsumer(Consumer):
         """
         if not isinstance(partition, TopicPartition):
             raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
-        self._loop.do_or_note(self._assignment.seek, partition)
+        self._steps.do_or_note(self._positions.seek, partition)
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message that was delivered or hidden. From any thread.
@@ -998,15 +1002,15 @@ class DedupConsumer(Consumer):
         While a message was released, or waits for a worker of `run`: the lowest offset of these messages. In a signal
         handler that interrupted another call: the offset below which all is completed.
         """
-        return self._assignment.position(_partitions(partitions))
+        return self._positions.position(_partitions(partitions))
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Deliver nothing from these partitions until `resume`; fetched messages wait, too. From any thread."""
-        self._loop.do_or_note(self._assignment.pause, _partitions(partitions))
+        self._steps.do_or_note(self._positions.pause, _partitions(partitions))
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Deliver from these partitions again; one that still recovers starts when that is done. From any thread."""
-        self._loop.do_or_note(self._assignment.resume, _partitions(partitions))
+        self._steps.do_or_note(self._positions.resume, _partitions(partitions))
 
     # --- verdicts, counters, status --------------------------------------------------------------------------------
 
@@ -1016,12 +1020,12 @@ class DedupConsumer(Consumer):
         From any thread.
         """
         _refuse_other(message)
-        return self._loop.verdict(message)
+        return self._in_hand.verdict(message)
 
     @property
     def counters(self) -> Counters:
         """Totals by verdict since the consumer was made. From any thread, without waiting."""
-        self._loop.look_if_free()
+        self._poller.look_if_free()
         return self._engine.counters
 
     @property
@@ -1036,7 +1040,7 @@ class DedupConsumer(Consumer):
             with contextlib.suppress(AssertionError, AttributeError, LookupError):
                 board.renew()
         else:
-            self._loop.look_if_free(board.renew)
+            self._poller.look_if_free(board.renew)
         return list(board.statuses)
 
     def metrics(self) -> Metrics:
@@ -1057,7 +1061,7 @@ class DedupConsumer(Consumer):
         """
         session = self._session
         asked = Asked(
-            at=self._loop.heard_at,
+            at=self._poller.heard_at,
             interval_s=self._settings.poll_interval_s,
             is_subscribed=self._assignment.subscribed,
             has_partitions=bool(session.assigned),
@@ -1114,20 +1118,20 @@ class DedupConsumer(Consumer):
     @property
     def _is_in_call(self) -> bool:
         """Whether this thread is in a call for messages, in `run` or in a step, and a signal's handler calls."""
-        return self._loop.is_in_call or is_inside(DedupConsumer.run, self)
+        return self._poller.is_in_call or is_inside(DedupConsumer.run, self)
 
     def _close(self, until: float) -> None:
         self._callback_errors.begin_close()
         with self._access.lock:
             self._access.until_client_free()
-            self._loop.do_noted()
+            self._steps.do_noted()
             warn_of_recovering(self._session.assigned.values())
             self._session.close_by(until)
             by_hand = self._session.assigned.keys() - self._session.of_group
-            self._callback_errors.run(self._interruption.run_step, self._assignment.part)
+            self._steps.run_kept(self._assignment.part)
             if self._interruption.happened:
                 # A crash: partitions whose state may be half changed are lost, neither written nor committed.
-                self._callback_errors.run(self._interruption.run_step, self._assignment.part)
+                self._steps.run_kept(self._assignment.part)
         if self._session.of_group:
             self._callback_errors.run(self._assignment.commit_in_group)
         self._end(self._access.call_client, self._close_client, by_hand, until)
@@ -1165,7 +1169,7 @@ class DedupConsumer(Consumer):
             # The partitions of a static member, or of a group that could not be left: the client revokes them inside
             # its `close`, where no request is answered, so no deadline could be kept there.
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
-            self._callback_errors.run(self._interruption.run_step, self._assignment.give_back, left)
+            self._steps.run_kept(self._handover.give_back, left)
             self._session.commit_no_more()
         self._client_end = ClientEnd(self, self._access.enter_client)
         self._client_end.wait(max(0.0, until - time.monotonic()))
@@ -1173,7 +1177,7 @@ class DedupConsumer(Consumer):
     def __del__(self) -> None:
         """Close a consumer that was dropped without `close`, on a thread of its own: the client may never return."""
         # A constructor that failed has subscribed nothing.
-        if getattr(self, "_loop", None) is None or self._access.closed or sys.is_finalizing():
+        if getattr(self, "_in_hand", None) is None or self._access.closed or sys.is_finalizing():
             return
         try:
             warnings.warn(
@@ -1220,12 +1224,10 @@ class DedupConsumer(Consumer):
         """Close; if the block ended without an exception, the messages in flight are completed first."""
         if error is None:
             try:
-                self._loop.do_noted()
+                self._steps.do_noted()
                 with self._access.lock:
-                    if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
-                        self._callback_errors.run(
-                            self._interruption.run_step, self._loop.complete_below, None
-                        )
+                    if not self._access.closed:
+                        self._steps.run_kept(self._in_hand.complete_given)
             finally:
                 self.close()
             return
@@ -1363,10 +1365,12 @@ def _key_store(store: object, group: str) -> KeyStore:
     return cast("KeyStore", store)
 
 
-def _completed_by(completion: Completion, settings: ClientSettings) -> CompletedBy:
+def _policy(delivery: Delivery, completion: Completion, settings: ClientSettings) -> CompletionPolicy:
     if completion == "explicit":
-        return CompletedBy.NOTHING
-    return CompletedBy.NEXT_CALL if settings.completes_on_next_call else CompletedBy.COMMIT
+        return ByName(delivery)
+    if settings.completes_on_next_call:
+        return OnNextCall(delivery)
+    return ByOffsets(delivery, only_stored=settings.only_stored)
 
 
 def _not_a_record(reason: str) -> KafkaException:

@@ -42,7 +42,7 @@ from dedup_sdk.errors import TransactionError
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.consumer import DedupConsumer
-    from dedup_sdk._kafka.deliver.loop import FetchLoop
+    from dedup_sdk._kafka.deliver.in_hand import InHand
     from dedup_sdk._transactions.settings import TransactionSettings
 
 logger = logging.getLogger("dedup_sdk")
@@ -73,7 +73,7 @@ class Committer:
     def __init__(
         self,
         consumer: DedupConsumer,
-        loop: FetchLoop,
+        in_hand: InHand,
         given: TransactionSettings,
         *,
         settings: ClientSettings,
@@ -81,7 +81,7 @@ class Committer:
     ) -> None:
         self._releases = True
         """Whether the messages of an aborted transaction are released, to come again."""
-        self._consumer, self._loop, self._is_subscribed = consumer, loop, is_subscribed
+        self._consumer, self._in_hand, self._is_subscribed = consumer, in_hand, is_subscribed
         self._id_header = given.id_header
         producer = given.producer
         if isinstance(producer, Mapping):
@@ -111,7 +111,7 @@ class Committer:
         self._producer.log_in(username, password)
 
     def open(self) -> None:
-        """Begin to use the producer; behind `FetchLoop.begin_explicit`."""
+        """Begin to use the producer; behind `InHand.begin_explicit`."""
         try:
             self._initialise()
             # The offsets that transactions commit here are ours: hidden records may be committed beside them.
@@ -129,7 +129,7 @@ class Committer:
     def close(self) -> None:
         """End; a transaction whose end nobody knows keeps its messages, which nothing may complete."""
         if self._messages is not None:
-            self._loop.take_out_all(self._messages)
+            self._in_hand.take_out_all(self._messages)
         self._producer.close()
 
     # --- a transaction -------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Committer:
             return None
         # With the partition: the same ID in another one is another message.
         partition = f"{message.topic()}-{message.partition()}"
-        return self._id_header, f"{partition}-{self._loop.output_id(message) or message.offset()}-{place}"
+        return self._id_header, f"{partition}-{self._in_hand.output_id(message) or message.offset()}-{place}"
 
     def put(self, record: Mapping[str, Any]) -> None:
         """Produce a record; raises `KafkaException` for one that the client refuses."""
@@ -199,7 +199,7 @@ class Committer:
             return
         if is_interruption(error):
             # A message may be in no place.
-            self._loop.open_again()
+            self._in_hand.open_again()
         try:
             if self._asked is not None:
                 self._settle()

@@ -22,7 +22,8 @@ from dedup_sdk.errors import ConfigurationError, TransactionError
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.consumer import DedupConsumer
-    from dedup_sdk._kafka.deliver.loop import FetchLoop, IdleClock
+    from dedup_sdk._kafka.deliver.idle import IdleClock
+    from dedup_sdk._kafka.deliver.in_hand import InHand
     from dedup_sdk._transactions.committer import Committer
     from dedup_sdk._transactions.settings import TransactionSettings
 
@@ -99,7 +100,7 @@ class TransactionBlock:
     def __init__(
         self,
         consumer: DedupConsumer,
-        loop: FetchLoop,
+        in_hand: InHand,
         committer: Committer,
         given: TransactionSettings,
         *,
@@ -108,7 +109,7 @@ class TransactionBlock:
         forget_stop: Callable[[], None],
         set_block: Callable[[TransactionBlock | None], None],
     ) -> None:
-        self._consumer, self._loop, self._idle = consumer, loop, idle
+        self._consumer, self._in_hand, self._idle = consumer, in_hand, idle
         self.committer, self._given = committer, given
         self._is_stopped, self._forget_stop, self._set_block = is_stopped, forget_stop, set_block
         self._current: Transaction | None = None
@@ -148,11 +149,11 @@ class TransactionBlock:
             self.committer.close()
             raise
         try:
-            self._loop.begin_explicit(None)
+            self._in_hand.begin_explicit(None)
             self.committer.open()
         except BaseException:
             self.committer.close()
-            self._loop.end_explicit()
+            self._in_hand.end_explicit()
             self._set_block(None)
             raise
         self._place = "inside"
@@ -176,7 +177,7 @@ class TransactionBlock:
             self.committer.close()
             if self._first is not None:
                 self._consumer.transaction_aborted([self._first])
-            self._loop.end_explicit()
+            self._in_hand.end_explicit()
             self._set_block(None)
             self._forget_stop()
 

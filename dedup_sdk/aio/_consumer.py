@@ -21,7 +21,8 @@ from dedup_sdk._checks import whole
 from dedup_sdk._kafka.client.fields import note_message
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode
-from dedup_sdk._kafka.deliver.loop import Durability, IdleClock
+from dedup_sdk._kafka.deliver.idle import IdleClock
+from dedup_sdk._kafka.deliver.write_policy import Durability
 from dedup_sdk._kafka.recover.recovery import Recovery
 from dedup_sdk._kafka.recover.session import WAITING_SHARE
 from dedup_sdk._masking import error_shown, shown

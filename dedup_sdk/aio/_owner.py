@@ -65,7 +65,7 @@ class Owner:
         self._consumer, self._buffer, self._deadline_s = consumer, buffer, deadline_s
         self._prunes, self._leases = prunes, leases
         self._looked_at: object = None
-        """What `FetchLoop.doubts` was when the messages here were last looked at."""
+        """What `InHand.doubts` was when the messages here were last looked at."""
         self._requests: deque[_Request] = deque()
         self._wake = Event()
         self._asks = False
@@ -163,9 +163,9 @@ class Owner:
 
     def _knows(self, message: Message) -> bool:
         """Whether a message that is out is in flight: `holds` would take it back where a shared memory doubts it."""
-        loop = self._consumer._loop  # noqa: SLF001 (as above)
-        with loop.exclusive(), loop.guarded_step():
-            return self._is_certain and loop.is_delivered(message)
+        in_hand, steps = self._consumer._in_hand, self._consumer._steps  # noqa: SLF001 (as above)
+        with in_hand.exclusive(), steps.guarded():
+            return self._is_certain and in_hand.is_delivered(message)
 
     def verdict(self, message: Message) -> Verdict | None:
         """Return the verdict of a message; on the thread."""
@@ -327,7 +327,7 @@ class Owner:
 
     def _prune(self) -> None:
         """Forget what comes again, e.g. after an error, by which the consumer has to open its partitions again."""
-        before, self._looked_at = self._looked_at, self._consumer._loop.doubts  # noqa: SLF001 (no public call only looks)
+        before, self._looked_at = self._looked_at, self._consumer._in_hand.doubts  # noqa: SLF001 (no public call only looks)
         if before == self._looked_at is not None and not self._leases:
             return
         if gone := self._buffer.prune(self.holds, self._knows):

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message
 from dedup_sdk._checks import choice, whole
 from dedup_sdk._kafka.client.fields import MessageFields, note_message
 from dedup_sdk._kafka.client.settings import ClientSettings
-from dedup_sdk._kafka.deliver.loop import IdleClock
+from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk._masking import shown
 from dedup_sdk._observe import of_partition
 from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.client_errors import handle_error
-from dedup_sdk._kafka.deliver.loop import IdleClock
+from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk.aio._buffer import MOST_QUEUED, End, EndsBy, MessageBuffer
 from dedup_sdk.aio._owner import Owner
 

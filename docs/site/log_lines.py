@@ -164,11 +164,11 @@ LINES: Final[dict[str, list[Line]]] = {
             "text. Use [`transactions()`](transactions.md), or the offsets of `transaction_offsets(messages)`.",
         ),
         Line(
-            "_kafka/deliver/loop.py", "second-poller",
+            "_kafka/deliver/poller.py", "second-poller",
             "Two threads use one consumer, and a call was refused. Give each thread its own consumer, or poll in one.",
         ),
         Line(
-            "_kafka/deliver/loop.py", "broker-asked-again",
+            "_kafka/deliver/judge.py", "broker-asked-again",
             "A broker did not answer a request about the offset that ends or begins a partition; it is repeated. If it "
             "stays, check the broker.",
         ),

@@ -23,7 +23,7 @@ from dedup_sdk._kafka.assign import assignment, commits, log_check
 from dedup_sdk._kafka.assign.assignment import Starts
 from dedup_sdk._kafka.client import reader
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
+from dedup_sdk._kafka.deliver.handover import Handover
 from dedup_sdk._kafka.recover import recovery
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._store.rocks import RocksPartition
@@ -97,7 +97,7 @@ def _skip_tail_replay() -> None:
 
 def _ignore_lost() -> None:
     """A member that was thrown out goes on with its messages."""
-    _replace(AssignmentApi, "lose", lambda _: lambda _self, _partitions: None)
+    _replace(Handover, "lose", lambda _: lambda _self, _partitions: None)
 
 
 def _revoke_without_commit() -> None:

@@ -25,7 +25,8 @@ from dedup_sdk._core.reach import GRACE, Beginning
 from dedup_sdk._demo.narrator import STEPS, DemoResult, last_line, result_table
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.consumer import BATCH
-from dedup_sdk._kafka.deliver.loop import MAINTENANCE_S, MOST_UNWRITTEN
+from dedup_sdk._kafka.deliver.maintenance import MAINTENANCE_S
+from dedup_sdk._kafka.deliver.write_policy import MOST_UNWRITTEN
 from dedup_sdk._kafka.recover.recovery import SLICE_S
 from dedup_sdk._kafka.recover.session import MOST_WAITING, WAITING_SHARE
 from dedup_sdk._masking import MAX_ERROR_CHARS

@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import Assigned
 from dedup_sdk._kafka.deliver.delivery import Delivery
-from dedup_sdk._kafka.deliver.loop import FetchLoop
+from dedup_sdk._kafka.deliver.in_hand import InHand
 from dedup_sdk.testing import MockKafka
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.turns import in_turns
@@ -102,7 +102,7 @@ def commit_past_a_gap(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_releases(patch: pytest.MonkeyPatch) -> None:
     """Messages handed back count as done."""
-    patch.setattr(FetchLoop, "release", lambda self, message: self.complete([message]))
+    patch.setattr(InHand, "release", lambda self, message: self.complete([message]))
 
 
 def hand_out_twice(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def hand_out_twice(patch: pytest.MonkeyPatch) -> None:
         out = take(self, count)
         again = [m for m in out if m.error() is None and m not in given]
         given.extend(again)
-        self.individual.extend(m for m in again if self.take_out(m))
+        self.put_back(again)
         return out
 
     patch.setattr(Delivery, "take", take_twice)

@@ -17,9 +17,9 @@ from confluent_kafka.cimpl import Consumer
 from dedup_sdk import MemoryStore
 from dedup_sdk._kafka.client import reader
 from dedup_sdk._kafka.client.closing import ClientEnd
-from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
-from dedup_sdk._kafka.deliver.delivery import Delivery
-from dedup_sdk._kafka.deliver.loop import FetchLoop
+from dedup_sdk._kafka.deliver.batch import Batch
+from dedup_sdk._kafka.deliver.maintenance import Maintenance
+from dedup_sdk._kafka.deliver.positions import Positions
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 
@@ -76,7 +76,7 @@ def test_a_commit_in_the_middle_of_a_call_completes_nothing_that_comes_later(
     consumer = make("orders", store=store, observers=observers)
     with suppress(ValueError), on_signal(commit), consumer:
         if caller == "signal":
-            struck_in(monkeypatch, FetchLoop, "_maintain")
+            struck_in(monkeypatch, Maintenance, "run")
         assert values(poll_some(consumer, 1)) == ["a"]
         assert calls
         if carried_out == "resume":
@@ -105,7 +105,7 @@ def test_a_synchronous_commit_in_a_step_of_a_callback_is_refused(
 
     consumer = make("orders", store=store, config=config)
     assert values(poll_some(consumer, 1)) == ["message 0"]
-    struck_in(monkeypatch, Delivery, "_withdraw", behind=True)
+    struck_in(monkeypatch, Batch, "_empty", behind=True)
     with on_signal(commit):
         inside.run_as_callback(consumer, lambda: consumer.pause([PLACE]))
     assert len(refused) == 1
@@ -190,7 +190,7 @@ def test_a_heartbeat_of_another_thread_is_refused_beside_a_poll(
 
     beating = threading.Thread(target=beat)
     monkeypatch.setattr(
-        "dedup_sdk._kafka.deliver.delivery.Consumer", type("Polled", (Consumer,), {"poll": poll})
+        "dedup_sdk._kafka.deliver.fetcher.Consumer", type("Polled", (Consumer,), {"poll": poll})
     )
     send("b")
     got = values(poll_some(consumer, 1))
@@ -241,20 +241,20 @@ def test_a_time_limit_strikes_the_call_that_does_a_noted_one(
     consumer = make("orders")
     assert values(poll_some(consumer, 1)) == ["a"]
     in_callback = list[bool]()
-    real = AssignmentApi.pause
+    real = Positions.pause
 
-    def struck(api: AssignmentApi, partitions: list[TopicPartition]) -> None:
+    def struck(api: Positions, partitions: list[TopicPartition]) -> None:
         in_callback.append(inside.runs_callback(consumer))
-        monkeypatch.setattr(AssignmentApi, "pause", real)
+        monkeypatch.setattr(Positions, "pause", real)
         signal.raise_signal(signal.SIGUSR2)
         real(api, partitions)
 
     def give_up() -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(AssignmentApi, "pause", struck)
+    monkeypatch.setattr(Positions, "pause", struck)
     with on_signal(lambda: consumer.pause([PLACE])), on_signal(give_up, signal.SIGUSR2):
-        struck_in(monkeypatch, Delivery, "finish")
+        struck_in(monkeypatch, Batch, "finish")
         assert values(poll_some(consumer, 1)) == ["b"]
         with pytest.raises(TimeoutError):
             consumer.poll(PATIENCE_S)
@@ -419,7 +419,7 @@ def test_a_refused_call_of_the_same_thread_forgets_no_refused_thread(
         return message
 
     monkeypatch.setattr(
-        "dedup_sdk._kafka.deliver.delivery.Consumer", type("Polled", (Consumer,), {"poll": poll})
+        "dedup_sdk._kafka.deliver.fetcher.Consumer", type("Polled", (Consumer,), {"poll": poll})
     )
     send("a")
     assert values(poll_some(consumer, 2)) == ["a", "a"]

@@ -14,7 +14,19 @@ from dedup_sdk import MemoryStore
 from dedup_sdk._core import flight, lookup
 from dedup_sdk._engine import partition
 from dedup_sdk._kafka.client import client, guards
-from dedup_sdk._kafka.deliver import assignment_api, delivery, loop
+from dedup_sdk._kafka.deliver import (
+    assignment_api,
+    batch,
+    classifier,
+    completion,
+    delivery,
+    fetcher,
+    in_hand,
+    judge,
+    maintenance,
+    poller,
+    positions,
+)
 from tests.support import inside
 from tests.support.consuming import poll_quiet, poll_some, values
 
@@ -44,9 +56,17 @@ CALLS: dict[str, Callable[[DedupConsumer], object]] = {
     "position": lambda consumer: consumer.position([TopicPartition("orders", 0)]),
     "pause": pause_and_resume,
 }
-FILES = frozenset(str(Path(module.__file__ or "")) for module in (loop, delivery, partition, lookup, flight))
+FILES = frozenset(
+    str(Path(module.__file__ or ""))
+    for module in (
+        batch, classifier, completion, delivery, fetcher, flight, in_hand, judge, lookup, maintenance, partition,
+        poller,
+    )
+)  # fmt: skip
 # Where a batch is judged, and until it is handed over; behind that a commit completes it, as in the plain client.
-STEPS = frozenset(str(Path(module.__file__ or "")) for module in (delivery, flight, partition))
+STEPS = frozenset(
+    str(Path(module.__file__ or "")) for module in (batch, classifier, delivery, flight, partition)
+)
 
 
 class Calling:
@@ -219,7 +239,7 @@ def test_a_call_in_the_middle_of_close_is_carried_out_or_logged(
     send("a")
     consumer = make("orders", completion="explicit")
     [message] = poll_some(consumer, 1)
-    files = STEPS | {str(Path(module.__file__ or "")) for module in (assignment_api, guards)}
+    files = STEPS | {str(Path(module.__file__ or "")) for module in (assignment_api, guards, positions)}
     with Calling(consumer, lambda consumer: consumer.complete(message), line, files) as calling:
         consumer.close()
     comes_again = not calling.has_called or "complete() was ignored: the consumer is closing" in caplog.text

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._kafka.client.commit_text import CommitMetadata
-from dedup_sdk._kafka.deliver import loop as fetch_loop
+from dedup_sdk._kafka.deliver import judge
 from tests.support import inside
 from tests.support.consuming import (
     PATIENCE_S,
@@ -339,7 +339,7 @@ def test_a_commit_in_a_callback_counts_while_there_is_enough_to_hand_out(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow handler's poll listens to the group too: a commit in on_revoke then completes the messages handed out."""
-    monkeypatch.setattr(fetch_loop, "MOST_ALONE", 0)
+    monkeypatch.setattr(judge, "MOST_ALONE", 0)
     send("a", "b", "c", "d")
     consumer = make("orders", config=BY_USER)
     poll_some(consumer, 2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk._kafka.deliver import loop as fetch_loop
+from dedup_sdk._kafka.deliver import write_policy
 from dedup_sdk._store.memory import MemoryPartition
 from tests.support.consuming import poll_quiet, poll_some, progress, values
 
@@ -121,7 +121,7 @@ def test_with_commit_memory_is_bounded(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, written: list[int]
 ) -> None:
     """Marks that wait for a commit that does not come are written when they have become too many."""
-    monkeypatch.setattr(fetch_loop, "MOST_UNWRITTEN", 10)
+    monkeypatch.setattr(write_policy, "MOST_UNWRITTEN", 10)
     send(*map(str, range(25)))
     consumer = make("orders", durability="commit", config={"auto.commit.interval.ms": 600_000})
     most, position = 0, None

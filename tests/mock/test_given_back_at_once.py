@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError
 
-from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
+from dedup_sdk._kafka.deliver.handover import Handover
 from tests.support.consuming import poll_some, values
 from tests.support.interrupting import Interrupted
 
@@ -25,7 +25,7 @@ def test_a_partition_that_comes_back_at_once_after_an_interrupted_loss_is_read(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With KIP-848 the new assignment comes milliseconds after the loss: before anything could be reopened."""
-    lose, struck = AssignmentApi.lose, list[int]()
+    lose, struck = Handover.lose, list[int]()
 
     def interrupt(*arguments: Any) -> None:
         if not struck:
@@ -36,7 +36,7 @@ def test_a_partition_that_comes_back_at_once_after_an_interrupted_loss_is_read(
     send("a")
     consumer = make("orders", config={"group.protocol": "consumer"})
     assert values(poll_some(consumer, 1)) == ["a"]
-    monkeypatch.setattr(AssignmentApi, "lose", interrupt)
+    monkeypatch.setattr(Handover, "lose", interrupt)
     kafka.push_errors("ConsumerGroupHeartbeat", KafkaError.UNKNOWN_MEMBER_ID)
     got: list[str] = []
     until = time.monotonic() + _PATIENCE_S

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from dedup_sdk import MemoryStore
-from dedup_sdk._kafka.deliver.loop import FetchLoop
+from dedup_sdk._kafka.deliver.in_hand import InHand
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, poll_some, values
 from tests.support.interrupting import Interrupted
@@ -94,7 +94,7 @@ def test_a_message_that_was_to_come_again_does(make: Make, send: Send, call: str
     send("a")
     consumer = make("orders", completion="explicit")
     [failed] = poll_some(consumer, 1)
-    code = getattr(FetchLoop, call).__code__
+    code = getattr(InHand, call).__code__
     with pytest.raises(Interrupted), AsItBegins(lambda frame: frame.f_code is code):
         consumer.release(failed) if call == "release" else consumer.transaction_aborted([failed])
     assert values(poll_some(consumer, 1)) == ["a"]

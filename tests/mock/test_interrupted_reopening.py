@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import MemoryStore
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.settings import client_settings
-from dedup_sdk._kafka.deliver import delivery
+from dedup_sdk._kafka.deliver import batch
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.ids import function
@@ -94,7 +94,7 @@ def test_the_position_is_before_a_message_that_was_lost_on_its_way_out(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody got it: who keeps positions, and seeks to this one, gets it."""
-    monkeypatch.setattr(delivery, "deque", InterruptingQueue)
+    monkeypatch.setattr(batch, "deque", InterruptingQueue)
     sent = list(map(str, range(20)))
     send(*sent)
     consumer = make("orders")

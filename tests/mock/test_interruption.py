@@ -13,10 +13,10 @@ from dedup_sdk import StoreError
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.guards import Interruption
-from dedup_sdk._kafka.deliver import delivery
-from dedup_sdk._kafka.deliver import loop as fetch_loop
-from dedup_sdk._kafka.deliver.delivery import Delivery, Fetcher
-from dedup_sdk._kafka.deliver.loop import Collector
+from dedup_sdk._kafka.deliver import batch, judge, maintenance, poller
+from dedup_sdk._kafka.deliver.delivery import Delivery
+from dedup_sdk._kafka.deliver.fetcher import Fetcher
+from dedup_sdk._kafka.deliver.maintenance import Collector
 from dedup_sdk._kafka.deliver.worker_session import WorkerSession
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._runner.workers import Workers
@@ -79,9 +79,10 @@ def test_an_interruption_costs_no_message(
 
     They are committed in the end.
     """
-    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_S", 0.0)
+    monkeypatch.setattr(poller, "SILENCE_S", 0.0)
     if name == "admit":
-        monkeypatch.setattr(fetch_loop, "MOST_ALONE", 0)
+        monkeypatch.setattr(judge, "MOST_ALONE", 0)
     send(*map(str, range(20)))
     consumer = make("orders")
     got = poll_some(consumer, 5)
@@ -132,14 +133,15 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The quickest way through poll too: a message that was taken and never returned comes again."""
-    monkeypatch.setattr(delivery, "deque", InterruptingQueue)
+    monkeypatch.setattr(batch, "deque", InterruptingQueue)
     send(*map(str, range(20)))
     consumer = make("orders")
     got = poll_some(consumer, 1)
     while len(inside.ready(consumer)) < 2:
         got += poll_some(consumer, 1)
     # The next call does all other work, and the one after that has none.
-    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 600.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_S", 600.0)
+    monkeypatch.setattr(poller, "SILENCE_S", 600.0)
     inside.let_time_pass(consumer)
     got += poll_some(consumer, 1)
     InterruptingQueue.lose_the_next()
@@ -221,7 +223,8 @@ def test_a_failing_store_costs_no_message(
 
     Verdicts are then as if it had not failed.
     """
-    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_S", 0.0)
+    monkeypatch.setattr(poller, "SILENCE_S", 0.0)
     for partition in (0, 1):
         send("a", "b", "a", "c", topic="pairs", partition=partition)
     raised: list[int] = []
@@ -549,7 +552,7 @@ def test_nothing_is_called_between_the_delivery_and_the_return(
     """A signal is handled in a call: there its exception would drop the message, and nobody would know."""
     consumer = make("orders")
     message = Mock(error=Mock(side_effect=Interrupted))
-    monkeypatch.setattr(fetch_loop.FetchLoop, "messages", lambda *_: [message])
+    monkeypatch.setattr(poller.Poller, "messages", lambda *_: [message])
 
     got: Any = [consumer.poll(0)] if call == "poll" else consumer.consume(1, 0)
     assert got == [message]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from dedup_sdk._kafka.deliver import loop as fetch_loop
+from dedup_sdk._kafka.deliver import judge
 from dedup_sdk._kafka.recover.recovery import RecoveryLoop
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, active, committed, numbers, poll_quiet, poll_some, values
@@ -27,7 +27,7 @@ BY_COMMIT = {"enable.auto.commit": False}
 @pytest.fixture(autouse=True)
 def judged_when_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages are judged together, also where they are few: the tests need some that are ready."""
-    monkeypatch.setattr(fetch_loop, "MOST_ALONE", 0)
+    monkeypatch.setattr(judge, "MOST_ALONE", 0)
 
 
 def poll_until_some_wait(consumer: DedupConsumer, count: int) -> list[str]:

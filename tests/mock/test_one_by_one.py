@@ -14,8 +14,8 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import LastId, Lookup, Window, orders
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.deliver import loop as fetch_loop
-from dedup_sdk._kafka.deliver.delivery import Fetcher
+from dedup_sdk._kafka.deliver import maintenance, poller
+from dedup_sdk._kafka.deliver.fetcher import Fetcher
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.ids import function
@@ -312,7 +312,7 @@ def test_the_client_is_served_while_fetched_messages_wait(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handler of each takes longer than maintenance waits: the group must hear from this member meanwhile."""
-    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.02)
+    monkeypatch.setattr(poller, "SILENCE_S", 0.02)
     consumer = make("orders")
     poll_quiet(consumer)
     send(*map(str, range(10)))
@@ -387,7 +387,7 @@ def test_a_crash_repeats_no_more_lone_messages_than_others(
 ) -> None:
     """They count as records since the last maintenance, which writes them."""
     consumer = rested(make, "orders")
-    monkeypatch.setattr(fetch_loop, "MAINTENANCE_RECORDS", 3)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_RECORDS", 3)
     most = 0
     for number in range(10):
         one_by_one(consumer, send, str(number))

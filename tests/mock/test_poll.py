@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from dedup_sdk._kafka.deliver import loop as fetch_loop
+from dedup_sdk._kafka.deliver import maintenance
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 
@@ -89,7 +89,7 @@ def test_what_was_handed_out_is_completed_by_asking_for_more(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while a batch is not through: slow handlers do not wait for its end to be remembered."""
-    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_S", 0.0)
     send("a", "b", "c", "d")
     consumer = make("orders")
 

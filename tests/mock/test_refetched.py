@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import LastId, Window, header, orders
-from dedup_sdk._kafka.deliver import delivery as fetch
+from dedup_sdk._kafka.deliver import fetcher as fetch
 from dedup_sdk.shared import MemoryClaimStore, Shared
 from tests.support.consuming import (
     committed,

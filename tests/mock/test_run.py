@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk._kafka.deliver import loop as fetch_loop
-from dedup_sdk._kafka.deliver import worker_session
+from dedup_sdk._kafka.deliver import poller, worker_session
 from tests.support import inside
 from tests.support.consuming import (
     PATIENCE_S,
@@ -127,7 +126,7 @@ def test_no_more_is_taken_in_than_may_be_in_flight(
 ) -> None:
     """While all that may be in flight is with a handler, the group is served and nothing is read without end."""
     monkeypatch.setattr(worker_session, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(fetch_loop, "MOST_FETCHED", 3)
+    monkeypatch.setattr(poller, "MOST_FETCHED", 3)
     send(*map(str, range(40)))
     go_on = threading.Event()
     consumer = make("orders")

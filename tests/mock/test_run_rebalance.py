@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
+from dedup_sdk._kafka.deliver.handover import Handover
 from dedup_sdk._kafka.deliver.worker_session import WorkerSession
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, run_all, values, wait_for
@@ -54,14 +54,14 @@ class Run:
 @pytest.fixture
 def going(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """An event that is set when the first partitions begin to go."""
-    going, give_back = threading.Event(), AssignmentApi.give_back
+    going, give_back = threading.Event(), Handover.give_back
 
-    def noted(assignment: AssignmentApi, partitions: list[TopicPartition]) -> None:
+    def noted(assignment: Handover, partitions: list[TopicPartition]) -> None:
         if partitions:
             going.set()
         give_back(assignment, partitions)
 
-    monkeypatch.setattr(AssignmentApi, "give_back", noted)
+    monkeypatch.setattr(Handover, "give_back", noted)
     return going
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dedup_sdk._kafka.assign.assignment import Assigned
     from dedup_sdk._kafka.client.client import MetadataRequests
     from dedup_sdk._kafka.client.guards import ClientLock
-    from dedup_sdk._kafka.deliver.delivery import Fetcher
+    from dedup_sdk._kafka.deliver.fetcher import Fetcher
     from dedup_sdk.aio import AsyncDedupConsumer
 
 _ENTERED_S = 60.0
@@ -74,9 +74,8 @@ def alone(consumer: DedupConsumer) -> list[Any]:
 
 def rest_from_maintenance(consumer: DedupConsumer) -> None:
     """Have maintenance due only when something asks for it."""
-    loop = consumer._loop
-    loop._interruption.schedule_maintenance(float("inf"))
-    loop._recover_at = float("inf")
+    consumer._interruption.schedule_maintenance(float("inf"))
+    consumer._poller._maintenance.recover_at = float("inf")
 
 
 def keep_error(consumer: DedupConsumer, error: Exception) -> None:
@@ -127,7 +126,7 @@ def leave_mark_of_close(consumer: DedupConsumer) -> None:
 
 def ready(consumer: DedupConsumer) -> list[Any]:
     """Return the judged messages that `poll` returns next."""
-    return list(consumer._delivery.ready)
+    return list(consumer._delivery.batch.ready)
 
 
 def gatekeeper_of(consumer: DedupConsumer) -> Gatekeeper | None:
@@ -158,7 +157,7 @@ def interrupt(consumer: DedupConsumer) -> None:
 def let_time_pass(consumer: DedupConsumer) -> None:
     """Have the next call for messages do what it does when it comes late: maintenance is due, the group must hear."""
     consumer._interruption.request_maintenance()
-    consumer._loop.heard_at = float("-inf")
+    consumer._poller.heard_at = float("-inf")
 
 
 @contextmanager

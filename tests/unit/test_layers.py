@@ -91,7 +91,8 @@ LAYERS = {
     "transactions": Layer(
         ("dedup_sdk/_transactions",),
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._interruptions", "dedup_sdk._kafka.client.client_errors",
-         "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.deliver.loop", "dedup_sdk._kafka.client.settings",
+         "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.deliver.idle", "dedup_sdk._kafka.deliver.in_hand",
+         "dedup_sdk._kafka.client.settings",
          "dedup_sdk._kafka.client.transactional_producer", "dedup_sdk._masking", "dedup_sdk._runner.tasks",
          "dedup_sdk._transactions", "confluent_kafka"),
     ),
@@ -110,7 +111,7 @@ LAYERS = {
          "dedup_sdk._store.protocol",
          "dedup_sdk.shared._protocol", "dedup_sdk.shared._settings", "dedup_sdk._kafka.client.client_errors",
          "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.client.fields", "dedup_sdk._kafka.client.guards",
-         "dedup_sdk._kafka.deliver.loop",
+         "dedup_sdk._kafka.deliver.idle", "dedup_sdk._kafka.deliver.write_policy",
          "dedup_sdk._kafka.recover.recovery", "dedup_sdk._kafka.recover.session", "dedup_sdk._kafka.client.settings",
          "dedup_sdk._runner.dead_letters", "dedup_sdk._runner.settings", "dedup_sdk.aio",
          "confluent_kafka"),

@@ -433,7 +433,7 @@ class Interruption:
         # Not a Python function: the interpreter handles signals when one begins, and the flag would stay unset.
         self.note = partial(object.__setattr__, self, "happened", True)
 
-    def clear(self) -> None:
+    def end(self) -> None:
         """Clear the flag: every partition was reopened. Maintenance is due at once."""
         self.happened, self.maintenance_at = False, 0.0
 

@@ -23,8 +23,10 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.client_errors import handle_error
-from dedup_sdk._kafka.deliver.assignment_api import Handlers
-from dedup_sdk._kafka.deliver.loop import FetchLoop, IdleClock
+from dedup_sdk._kafka.deliver.handover import Handlers
+from dedup_sdk._kafka.deliver.idle import IdleClock
+from dedup_sdk._kafka.deliver.in_hand import InHand
+from dedup_sdk._kafka.deliver.poller import Poller
 from dedup_sdk._observe import Counters
 
 HEARTBEAT_S: Final = 0.5
@@ -49,7 +51,8 @@ class WorkerSession:
     def __init__(
         self,
         poll: Callable[[float], Message | None],
-        loop: FetchLoop,
+        poller: Poller,
+        in_hand: InHand,
         *,
         idle: IdleClock,
         counters: Counters,
@@ -57,7 +60,7 @@ class WorkerSession:
         doubt: Callable[[], None],
     ) -> None:
         self.counters, self.deadline_s, self.doubt = counters, deadline_s, doubt
-        self._poll, self._loop, self._idle = poll, loop, idle
+        self._poll, self._poller, self._in_hand, self._idle = poll, poller, in_hand, idle
         self._alive_at = time.monotonic()
         self._returned: list[Any] = []
         """Messages to be delivered again when the session is over."""
@@ -67,11 +70,11 @@ class WorkerSession:
 
         ``listener`` is notified when partitions are revoked or lost.
         """
-        self._loop.begin_explicit(listener)
+        self._in_hand.begin_explicit(listener)
 
     def end(self) -> None:
         """End: asking for more completes again, as ``completion`` says. Harmless when repeated."""
-        self._loop.end_explicit()
+        self._in_hand.end_explicit()
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class WorkerSession:
     def keep_alive(self) -> None:
         """Let the group hear from the consumer, and do its other work, if `poll` was not called for `HEARTBEAT_S`."""
         if time.monotonic() > self._alive_at + HEARTBEAT_S:
-            self._loop.heartbeat()
+            self._poller.heartbeat()
             self._alive_at = time.monotonic()
 
     def is_idle(self, *, busy: bool) -> bool:
@@ -108,7 +111,7 @@ class WorkerSession:
 
     def in_flight(self, message: Any) -> InFlight | None:
         """Return how a message stands; None if it ended, or its partition was revoked or lost. In `exclusive`."""
-        found = self._loop.in_flight(message)
+        found = self._in_hand.in_flight(message)
         if found is None:
             return None
         partition, (chunk, row) = found
@@ -119,32 +122,32 @@ class WorkerSession:
 
         In `exclusive`.
         """
-        return self._loop.is_delivered(message)
+        return self._in_hand.is_delivered(message)
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Return a context in which no other thread changes what is in flight. `Handlers` are called in such a one."""
-        return self._loop.exclusive()
+        return self._in_hand.exclusive()
 
     def ending(self) -> AbstractContextManager[None]:
         """Return a context for ending messages: an exception in it has all partitions opened again. In `exclusive`.
 
         An error of the store is no exception here: the next `poll` handles it.
         """
-        return self._loop.guarded_step(defers_store_errors=True)
+        return self._in_hand.ending()
 
     def wait(self, timeout_s: float) -> None:
         """Let other threads have the consumer for some seconds; for listeners, which are called in `exclusive`."""
-        Condition(self._loop.exclusive()).wait(timeout_s)
+        Condition(self._in_hand.exclusive()).wait(timeout_s)
 
     def complete(self, messages: Iterable[Message], *, dead_lettered: bool = False) -> None:
         """Complete messages, and write that to the store; ``dead_lettered``: count them as such."""
-        self._loop.complete(messages, dead_lettered=dead_lettered)
+        self._in_hand.complete(messages, dead_lettered=dead_lettered)
 
     def give_back(self, message: Message) -> None:
         """Release a message that was not handled; it is delivered again when the session is over. In `exclusive`."""
-        self._returned += self._loop.release_quietly(message)
+        self._returned += self._in_hand.release_quietly(message)
 
     def keep_back(self, messages: Iterable[Message]) -> None:
         """Have messages whose handling never began delivered again when the session is over. In `exclusive`."""
@@ -152,5 +155,6 @@ class WorkerSession:
 
     def deliver_again(self) -> None:
         """Queue the messages that were given back, by offset, before all others; the client may fetch again."""
-        self._loop.deliver_again(self._returned)
+        self._poller.fetch_again()
+        self._in_hand.deliver_again(self._returned)
         self._returned = []

@@ -301,12 +301,12 @@ class Session:
 
     # --- after an interruption --------------------------------------------------------------------------------------
 
-    def reconcile(self, actual: Iterable[Coordinates]) -> None:
+    def reconcile(self) -> None:
         """Make ``assigned`` match the client's assignment after an interruption: that alone says what is ours.
 
         What the client has is only added here, never assigned anew: no interruption leaves a partition to nobody.
         """
-        theirs = set(actual)
+        theirs = {(tp.topic, tp.partition) for tp in self._client.assignment()}
         for coordinates, assigned in list(self.assigned.items()):
             if coordinates not in theirs:
                 self.lose([TopicPartition(*coordinates)])

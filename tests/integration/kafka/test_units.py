@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk import Unit, header
-from dedup_sdk._kafka.deliver.delivery import Fetcher
+from dedup_sdk._kafka.deliver.fetcher import Fetcher
 from tests.support.consuming import PATIENCE_S, lookup, poll_quiet, values
 from tests.support.killed_member import completed_before_a_kill
 

@@ -17,7 +17,9 @@ from dedup_sdk._core.flight import OFFERED, SINGLE
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assign.assignment import State as Assignment
-from dedup_sdk._kafka.deliver.delivery import BatchClassifier, CompletedBy, Delivery
+from dedup_sdk._kafka.deliver.classifier import BatchClassifier
+from dedup_sdk._kafka.deliver.completion import ByName, OnNextCall
+from dedup_sdk._kafka.deliver.delivery import Delivery
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.shared._claims import ClaimGatekeeper
 from tests.support.broken_promise import BrokenPromiseError
@@ -91,11 +93,8 @@ class Member(Watched):
         # The world renews, and no thread.
         self.claims.leases.start_renewing = lambda: None  # type: ignore[method-assign]
         self.engine.share(self.claims)
-        self.hand = Delivery(
-            self._partition_of,
-            CompletedBy.NEXT_CALL if life.implicit else CompletedBy.NOTHING,
-            self.engine.counters,
-        )
+        self.hand = Delivery(self._partition_of, self.engine.counters)
+        self.hand.use((OnNextCall if life.implicit else ByName)(self.hand))
         self.assigned: dict[Where, Any] = {}
         session = SimpleNamespace(assigned=self.assigned)
         self._judge = BatchClassifier(self.engine, cast("Session", session), observing=False)
@@ -205,7 +204,7 @@ class Member(Watched):
             for given in self.has.values():
                 self._handle(given)
             self.has.clear()
-        self._write(list(self.hand.finish().values()))
+        self._write(list(self.hand.policy.ask_for_more()))
         self.polled_at = self.world.now_s
         self.engine.trim()
         self.settle()

@@ -10,7 +10,9 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from dedup_sdk._kafka.deliver.delivery import Classified, CompletedBy, Delivery
+from dedup_sdk._kafka.deliver.classifier import Classified
+from dedup_sdk._kafka.deliver.completion import ByName, OnNextCall
+from dedup_sdk._kafka.deliver.delivery import Delivery
 from dedup_sdk._observe import Counters, by_partition, of_partition
 
 
@@ -39,10 +41,9 @@ def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
     """Or a message would end before the application has it, and one that it has would never end."""
     open_partitions: dict[tuple[str, int], Any] = {}
     counters = Counters()
-    hand = Delivery(
-        lambda topic, partition: open_partitions.get((topic, partition)), CompletedBy.NEXT_CALL, counters
-    )
-    hand.ready = Contended()
+    hand = Delivery(lambda topic, partition: open_partitions.get((topic, partition)), counters)
+    hand.use(OnNextCall(hand))
+    ready = hand.batch.ready = Contended()
     batch = [
         Message(topic="orders", partition=partition, offset=offset)
         for partition, offset in ((0, 5), (1, 7), (0, 6), (1, 8))
@@ -51,8 +52,8 @@ def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
 
     hand.set_aside({("orders", 0)})
 
-    assert hand.ready.polled == batch[0]
-    assert list(hand.ready) == [batch[1], batch[3]]
+    assert ready.polled == batch[0]
+    assert list(ready) == [batch[1], batch[3]]
     assert hand.first_waiting("orders", 0) == 6
     ended: list[tuple[int, list[int]]] = []
 
@@ -62,7 +63,7 @@ def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
 
     for partition in (0, 1):
         open_partitions["orders", partition] = SimpleNamespace(complete=partial(complete, partition))
-    hand.finish()
+    hand.policy.ask_for_more()
     assert ended == [(0, [5])]
     assert {place: each.delivered for place, each in by_partition(counters).items()} == {
         ("orders", 0): 1,
@@ -72,7 +73,8 @@ def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
 
 def test_messages_that_a_call_completed_are_kept_until_the_next_batch_is_here() -> None:
     """They are freed while the collector rests, and balance those that came; what no batch frees has a bound."""
-    hand = Delivery(lambda *_: None, CompletedBy.NOTHING, Counters())
+    hand = Delivery(lambda *_: None, Counters())
+    hand.use(ByName(hand))
     message = Message(topic="orders", partition=0, offset=5)
     references = getrefcount(message)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk._kafka.deliver.loop import JOINING_S, IdleClock
+from dedup_sdk._kafka.deliver.idle import JOINING_S, IdleClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
