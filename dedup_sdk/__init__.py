@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dedup_sdk._engine.deduplicator import Deduplicator
     from dedup_sdk._kafka.client.fields import ids_of
     from dedup_sdk._kafka.consumer import DedupConsumer
-    from dedup_sdk._kafka.recover.recovery import Recovery
+    from dedup_sdk._kafka.recover.settings import Recovery
     from dedup_sdk._marks import Coverage
     from dedup_sdk._metrics import METRICS, Metric, Metrics, Sample
     from dedup_sdk._observe import (
@@ -116,7 +116,7 @@ _MODULES: Final = {
     "dedup_sdk.ids": ("IdSpec", "cloudevents", "header", "id_spec"),
     "dedup_sdk._kafka.consumer": ("DedupConsumer",),
     "dedup_sdk._kafka.client.fields": ("ids_of",),
-    "dedup_sdk._kafka.recover.recovery": ("Recovery",),
+    "dedup_sdk._kafka.recover.settings": ("Recovery",),
     "dedup_sdk._metrics": ("METRICS", "Metric", "Metrics", "Sample"),
     "dedup_sdk._observe": (
         "Counters",

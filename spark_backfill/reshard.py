@@ -24,7 +24,7 @@ only. Count windows are refused: a rank is one of the partition's own records.
 - a reader of ``q`` sees the commits of ``q``, not of ``p``, and a mark from elsewhere names neither its
   partition nor its offset. So such marks are limited by commits where the snapshot is made, and only there:
   from the commits of one group, never vouched for, and only that group takes the snapshot
-  (`dedup_sdk._kafka.recover.recovery`). Commits go back only by a rewind;
+  (`dedup_sdk._kafka.recover.snapshot`). Commits go back only by a rewind;
 - after a rewind of ``p`` alone, or where the commits of the group were deleted, ``q`` still recognises IDs
   completed in ``p`` before. ``p`` delivers these records again, so no message stays unhandled; where
   the record in ``p`` is gone by then, a resend in ``q`` stays hidden for the handling before. A snapshot

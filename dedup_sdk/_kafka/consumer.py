@@ -76,8 +76,8 @@ from dedup_sdk._kafka.deliver.maintenance import Maintenance
 from dedup_sdk._kafka.deliver.poller import Poller
 from dedup_sdk._kafka.deliver.positions import Positions
 from dedup_sdk._kafka.deliver.write_policy import Durability, WritePolicy
-from dedup_sdk._kafka.recover.recovery import Recovery
 from dedup_sdk._kafka.recover.session import WAITING_SHARE, Session, waiting_until
+from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics, samples_of
 from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus, by_partition

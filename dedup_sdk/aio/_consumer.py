@@ -23,8 +23,8 @@ from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode
 from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk._kafka.deliver.write_policy import Durability
-from dedup_sdk._kafka.recover.recovery import Recovery
 from dedup_sdk._kafka.recover.session import WAITING_SHARE
+from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics
 from dedup_sdk._observe import Counters, Health, PartitionStatus, VerdictEvent

@@ -232,45 +232,48 @@ LINES: Final[dict[str, list[Line]]] = {
             "orders[0]: log-truncated: …; going on at …",
         ),
         Line(
-            "_kafka/recover/recovery.py", "recovery",
+            "_kafka/recover/replay.py", "recovery",
             "A replay goes on, and the line has its rate and remaining time. Nothing to do; a "
             "[snapshot](snapshots.md) makes it shorter.",
             "orders[0]: replayed up to offset … of …, … offsets a second, … to go",
         ),
         Line(
-            "_kafka/recover/recovery.py", "history-gone",
+            "_kafka/recover/replay.py", "history-gone",
             "Retention removed records of the window. Raise `retention.ms`, or keep "
             "[snapshots](snapshots.md).",
         ),
         Line(
-            "_kafka/recover/recovery.py", "store-damaged",
+            "_kafka/recover/store.py", "store-damaged",
             "The disk changed bytes of the store, or lost them. Check the disk, then delete the folder that was kept.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "store-locked",
+            "_kafka/recover/store.py", "store-locked",
             "Another process of this host keeps the store open. End that process.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "store-waited-for",
-            "The store cannot be opened now: at `INFO` another process has it, at `ERROR` the disk is full or failing, "
-            "or the process may open too few files. One line for all partitions. End the process; make room; raise "
-            "`ulimit -Hn`.",
+            "_kafka/recover/store.py", "store-waited-for",
+            "Another process of this host has the store, e.g. the one that this one replaces. If it stays, end that.",
+        ),
+        Line(
+            "_kafka/recover/scheduler.py", "store-waited-for",
+            "The store cannot be opened now: the disk is full or failing, or the process may open too few files. One "
+            "line for all partitions. Make room; raise `ulimit -Hn`.",
         ),
         Line(
             "_store/database.py", "file-limit-raised",
             "The store needs many files, so the soft limit of the process was raised to the hard one.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "recovery-repeated",
+            "_kafka/recover/scheduler.py", "recovery-repeated",
             "A broker did not answer during the recovery. If it stays, check the partition's leader and the rights of "
             "the user.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "group-offsets-unknown",
+            "_kafka/recover/scheduler.py", "group-offsets-unknown",
             "The coordinator does not answer. If it stays, check the brokers and the rights of the group.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "beginning-commit-failed",
+            "_kafka/recover/scheduler.py", "beginning-commit-failed",
             "The first commit of a partition was not accepted, so it delivers nothing yet. If it stays, check the "
             "coordinator and the rights of the group.",
         ),
@@ -285,17 +288,17 @@ LINES: Final[dict[str, list[Line]]] = {
             "`kafka-transactions.sh`.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "commit-of-another-log",
+            "_kafka/recover/history.py", "commit-of-another-log",
             "The group's offsets come from another cluster or a deleted topic. If they are a true copy, consider "
             '`Recovery(history="assume-processed")`; otherwise wait until the window has filled.',
         ),
         Line(
-            "_kafka/recover/recovery.py", "commit-of-another-rule",
+            "_kafka/recover/history.py", "commit-of-another-rule",
             "The ID spec, strategy, kind of window or `isolation.level` changed. Nothing to do if you meant it; else "
             "restore the old setting.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "commit-without-history",
+            "_kafka/recover/history.py", "commit-without-history",
             "The group was used before without this package, or a tool or another program has set its offsets. Choose "
             "with `dedup adopt` or `Recovery(history=)` ([first steps](start.md#your-group-exists-already)); to set "
             "a group back, use `dedup rewind`.",
@@ -306,46 +309,46 @@ LINES: Final[dict[str, list[Line]]] = {
             "[`Recovery(set_back=)`](recovery.md).",
         ),
         Line(
-            "_kafka/recover/recovery.py", "history-assumed",
+            "_kafka/recover/history.py", "history-assumed",
             "The last commit has no valid text, because the group was used without this package or a tool reset it. "
             "Use `dedup rewind` instead of a reset tool.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "commit-of-other-records",
+            "_kafka/recover/history.py", "commit-of-other-records",
             "The log was cut above the committed offset. Expect repeats, and look for the cause in the brokers "
             "(unclean leader election).",
         ),
         Line(
-            "_kafka/recover/recovery.py", "commits-gone",
+            "_kafka/recover/history.py", "commits-gone",
             "The group's offsets were deleted, or expired (`offsets.retention.minutes`). Nothing to do if delivery is "
             "to go on where it stopped; to handle earlier records again, use `dedup rewind`.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "commits-gone-reset",
+            "_kafka/recover/history.py", "commits-gone-reset",
             "The group's offsets are gone, and your program begins elsewhere (`Recovery(without_commit=\"reset\")`, or "
             "offsets from `on_assign`): messages from there on are handled. Nothing to do if you meant it.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "late-commit",
+            "_kafka/recover/history.py", "late-commit",
             "An older commit arrived late; the store knows better. Nothing to do.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "rewound",
+            "_kafka/recover/history.py", "rewound",
             "The store is ahead of the group, after a crash or a restored snapshot. If those records were never "
             "handled, remove the store.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "snapshot-unreadable",
+            "_kafka/recover/settings.py", "snapshot-unreadable",
             "The folders of `Recovery(snapshot=)` are missing, empty or unreadable. Correct the path or the rights, or "
             "make a snapshot.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "snapshot-not-taken",
+            "_kafka/recover/snapshot.py", "snapshot-not-taken",
             "No snapshot fits, for the reasons in the line, and the topic is replayed. Make a newer snapshot, or "
             "correct the path.",
         ),
         Line(
-            "_kafka/recover/recovery.py", "snapshot-taken",
+            "_kafka/recover/snapshot.py", "snapshot-taken",
             "The best snapshot was installed; others were passed over for the reasons in the line. Nothing to do.",
         ),
     ],

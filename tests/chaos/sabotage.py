@@ -24,8 +24,10 @@ from dedup_sdk._kafka.assign.assignment import Starts
 from dedup_sdk._kafka.client import reader
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.deliver.handover import Handover
-from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover import history, recovery
+from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._kafka.recover.session import Session
+from dedup_sdk._kafka.recover.store import Opened
 from dedup_sdk._store.rocks import RocksPartition
 from dedup_sdk._transactions.committer import Committer
 from dedup_sdk._units.memory import UnitMemory
@@ -152,7 +154,7 @@ def _low_never_rises() -> None:
 
         return planned
 
-    _replace(recovery, "plan_start", make)
+    _replace(history, "plan_start", make)
 
 
 def _believe_any_text() -> None:
@@ -179,7 +181,7 @@ def _believe_another_rule() -> None:
 
         return believed
 
-    _replace(recovery, "_discard_other_rule", make)
+    _replace(history, "_discard_other_rule", make)
 
 
 def _believe_the_old_log() -> None:
@@ -240,18 +242,27 @@ def _forget_while_reopening() -> None:
 
 def _empty_after_damage() -> None:
     """The empty store that takes the place of a damaged one is taken for complete."""
+    damaged: set[Partition] = set()
+
+    def noting(open_store: Any) -> Any:
+        def opened(at: Attempt) -> Generator[Any, None, Opened]:
+            store: Opened = yield from open_store(at)
+            if store.was_damaged:
+                damaged.add(store.partition)
+            return store
+
+        return opened
 
     def make(replay: Any) -> Any:
-        def replayed(
-            at: recovery.PartitionRecovery, partition: Partition, plan: StartPlan, *others: Any
-        ) -> Any:
-            if not at.store_was_damaged:
+        def replayed(at: Attempt, partition: Partition, plan: StartPlan, *others: Any) -> Any:
+            if partition not in damaged:
                 return replay(at, partition, plan, *others)
             partition.fold([], np.empty(0, np.int64), [], plan.replay_to)
             return iter(())
 
         return replayed
 
+    _replace(recovery, "open_store", noting)
     _replace(recovery, "replay", make)
 
 

@@ -16,7 +16,7 @@ from dedup_sdk._kafka.client.client import Client, MetadataRequests, PendingRequ
 from dedup_sdk._kafka.client.commit_text import log_name, parse_metadata
 from dedup_sdk._kafka.client.reader import Readers, TailReader
 from dedup_sdk._kafka.client.settings import client_settings
-from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover import replay, scheduler
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import (
@@ -257,7 +257,7 @@ def test_a_topic_that_no_broker_knows_is_an_error(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not waited for for ever, and the line names it."""
-    monkeypatch.setattr(recovery, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(scheduler, "UNKNOWN_S", 0.2)
     heard_of_it_late(monkeypatch, 1_000)
     send("a")
     with pytest.raises(RecoveryError, match=r"topic 'orders' is unknown to the broker: .*; does it exist"):
@@ -295,8 +295,8 @@ def test_a_replay_waits_for_a_silent_broker_while_others_recover(
 ) -> None:
     """It ends no loop and takes no place from others, says that it waits, and goes on when something comes."""
     monkeypatch.setattr(reader, "SILENCE_S", 0.3)
-    monkeypatch.setattr(recovery, "SILENT_S", 0.1)
-    monkeypatch.setattr(recovery, "AT_ONCE", 1)
+    monkeypatch.setattr(replay, "SILENT_S", 0.1)
+    monkeypatch.setattr(scheduler, "AT_ONCE", 1)
     for number in (0, 1):
         send(*"abc", topic="pairs", partition=number)
         commit_plainly(kafka.bootstrap, "g", "pairs", 3, partition=number, metadata=commit_text(3))

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dedup_sdk._kafka.deliver import judge
-from dedup_sdk._kafka.recover.recovery import RecoveryLoop
+from dedup_sdk._kafka.recover.scheduler import RecoveryLoop
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, active, committed, numbers, poll_quiet, poll_some, values
 

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover import scheduler
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, active, committed, poll_quiet, poll_some, values, wait_for
 
@@ -167,7 +167,7 @@ def test_many_partitions_come_up_to_date_together(
         wake(client, partitions)
 
     # However long the recoveries of a slow machine take.
-    monkeypatch.setattr(recovery, "TOGETHER_S", PATIENCE_S)
+    monkeypatch.setattr(scheduler, "TOGETHER_S", PATIENCE_S)
     monkeypatch.setattr(Client, "wake", counted_wake)
     second = make("many")
     with caplog.at_level(logging.INFO, "dedup_sdk"):

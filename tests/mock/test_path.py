@@ -30,13 +30,16 @@ def test_what_is_on_a_timer_is_a_short_way() -> None:
 
 
 def test_an_assignment_is_a_way_of_limited_length() -> None:
-    """From the client's callback to the first message, with the store that an orderly end left."""
+    """From the client's callback to the first message, with the store that an orderly end left.
+
+    Each step of a recovery is a file of its own, which is read alone: that costs modules, and no calls.
+    """
     trail = assignment_path()
     for _ in range(3):
-        if trail.count() > 275 or trail.modules > 29:
+        if trail.count() > 275 or trail.modules > 32:
             # On a busy machine the first message comes a round later, or a request is answered late.
             trail = assignment_path()
 
     assert trail.count() <= 275, "\n".join(trail.trace)
-    assert trail.modules <= 29, sorted(trail.calls)
+    assert trail.modules <= 32, sorted(trail.calls)
     assert trail.count("_kafka/") <= 128, "\n".join(trail.trace)

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore, PartitionEvent
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover import replay
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import poll_quiet, poll_some, values, wait_for
@@ -64,7 +64,7 @@ def test_a_recovery_is_told_from_its_beginning_to_its_end(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Observers hear of a replay, and the status says how far it is, at which rate, and for how long still."""
-    monkeypatch.setattr(recovery, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(replay, "TELL_EVERY_S", 0.0)
     send("a", "b", "c")
     with make("orders") as first:
         poll_some(first, 3)

@@ -13,7 +13,7 @@ from dedup_sdk import ConfigurationError, MemoryStore, Recovery
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.commit_text import parse_metadata
 from dedup_sdk._kafka.client.reader import TailReader
-from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover import scheduler
 from dedup_sdk.errors import RecoveryError
 from tests.support.consuming import (
     commit_plainly,
@@ -27,7 +27,7 @@ from tests.support.consuming import (
 )
 
 if TYPE_CHECKING:
-    from dedup_sdk._kafka.recover.recovery import WithoutCommit
+    from dedup_sdk._kafka.recover.settings import WithoutCommit
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -358,7 +358,7 @@ def test_a_partition_without_a_leader_is_waited_for(
 
     The others deliver meanwhile, no error ends the loop, and it delivers when there is one.
     """
-    monkeypatch.setattr(recovery, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(scheduler, "UNKNOWN_S", 0.2)
     send("a", topic="pairs", partition=0)
     send("b", topic="pairs", partition=1)
     kafka.set_leader("pairs", 1, -1)
@@ -373,7 +373,7 @@ def test_a_partition_without_a_leader_is_waited_for(
 
 def test_a_partition_that_does_not_exist_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for for ever, and the line names it."""
-    monkeypatch.setattr(recovery, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(scheduler, "UNKNOWN_S", 0.2)
     # A real broker has no word for it here: nothing is committed.
     monkeypatch.setattr(
         Client, "committed", lambda _, asked, __=None: {(tp.topic, tp.partition): tp for tp in asked}

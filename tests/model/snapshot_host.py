@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dedup_sdk._core.reach import StartPlan
-from dedup_sdk._kafka.recover.recovery import start_from_snapshot
+from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
 from dedup_sdk._marks import Marks
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk._store.pages import newest_per_digest

@@ -17,7 +17,7 @@ from dedup_sdk._core.reach import plan_start
 from dedup_sdk._core.recent import Existing, RecentMarks
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
-from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover import history, recovery, snapshot
 from dedup_sdk._record import VerdictKind
 from dedup_sdk._store import memory
 from tests.model.engine_host import EngineHost
@@ -52,7 +52,7 @@ def take_any_snapshot(patch: pytest.MonkeyPatch) -> None:
 
     Up to there it counts as completed.
     """
-    for module in (recovery, memory):
+    for module in (snapshot, memory):
         fitting = module.fitting_partition
 
         def unlimited(
@@ -66,12 +66,12 @@ def take_any_snapshot(patch: pytest.MonkeyPatch) -> None:
 def take_marks_beyond_the_commit(patch: pytest.MonkeyPatch) -> None:
     """The same, but only its marks are believed: nothing beyond the commit counts as completed."""
     take_any_snapshot(patch)
-    after = recovery._plan_after_snapshot
+    after = snapshot._plan_after_snapshot
 
     def limited(part: Any, plan: Any) -> Any:
         return after(replace(part, high=min(part.high, plan.replay_to)), plan)
 
-    patch.setattr(recovery, "_plan_after_snapshot", limited)
+    patch.setattr(snapshot, "_plan_after_snapshot", limited)
 
 
 def take_an_equal_offset_for_a_sighting(patch: pytest.MonkeyPatch) -> None:
@@ -159,12 +159,12 @@ def never_raise_low(patch: pytest.MonkeyPatch) -> None:
     def planned(stored: Any, *, low: int, **others: Any) -> Any:
         return plan_start(stored, low=low if stored is None else min(low, stored.low), **others)
 
-    patch.setattr(recovery, "plan_start", planned)
+    patch.setattr(history, "plan_start", planned)
 
 
 def do_without_metadata(patch: pytest.MonkeyPatch) -> None:
     """A commit that does not say where the history begins is taken for one of a history without gaps."""
-    plan = recovery.start_plan
+    plan = history.start_plan
 
     def planned(held: Any, start: Any, client: Any, chosen: Any) -> Any:
         return plan(held, start, client, replace(chosen, history="assume-processed"))
@@ -179,7 +179,7 @@ def keep_the_era_beside_a_void_text(patch: pytest.MonkeyPatch) -> None:
         known = stored is not None and not named["vouched"]
         return plan_start(stored, **{**named, "era": stored.era if known else named["era"]})
 
-    patch.setattr(recovery, "plan_start", compare)
+    patch.setattr(history, "plan_start", compare)
 
 
 def keep_marks_of_every_era(patch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def keep_marks_of_every_era(patch: pytest.MonkeyPatch) -> None:
     def keep(stored: Any, **named: Any) -> Any:
         return plan_start(None if stored is None else replace(stored, era=named["era"]), **named)
 
-    patch.setattr(recovery, "plan_start", keep)
+    patch.setattr(history, "plan_start", keep)
 
 
 # --- the text of a commit

@@ -22,7 +22,7 @@ from dedup_sdk._core.sources import Sources
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition, Writer
 from dedup_sdk._kafka.assign import commits
-from dedup_sdk._kafka.recover import recovery, session
+from dedup_sdk._kafka.recover import history, session
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk._store.rocks import RocksStore
@@ -136,7 +136,7 @@ def skip_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_in_the_old_era(patch: pytest.MonkeyPatch) -> None:
     """A store that goes on without a commit vouches for what other hosts completed before the group was set back."""
-    patch.setattr(recovery, "_resume_without_commit", resumption_in_the_old_era())
+    patch.setattr(history, "_resume_without_commit", resumption_in_the_old_era())
 
 
 def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def believe_every_log(patch: pytest.MonkeyPatch) -> None:
         yield
         return start
 
-    patch.setattr(recovery, "start_in_the_log", believe)
+    patch.setattr(history, "start_in_the_log", believe)
 
 
 def believe_no_clock_that_goes_back(patch: pytest.MonkeyPatch) -> None:

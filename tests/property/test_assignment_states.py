@@ -20,9 +20,9 @@ from dedup_sdk._kafka.assign.assignment import OURS, TRANSITIONS, Assigned, Paus
 from dedup_sdk._kafka.client.commit_text import parse_metadata
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import client_settings
-from dedup_sdk._kafka.recover import recovery, session
-from dedup_sdk._kafka.recover.recovery import Recovery
+from dedup_sdk._kafka.recover import attempt, recovery, replay, scheduler, session, store
 from dedup_sdk._kafka.recover.session import Session
+from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk.ids import key
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 
@@ -33,8 +33,8 @@ CLOCK = SimpleNamespace(monotonic=time.monotonic)
 @pytest.fixture(autouse=True)
 def _a_clock_that_ticks_with_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that a busy machine makes longer than a slice leads elsewhere. The same steps have to lead to the same."""
-    monkeypatch.setattr(session, "time", CLOCK)
-    monkeypatch.setattr(recovery, "time", CLOCK)
+    for module in (attempt, recovery, replay, scheduler, session, store):
+        monkeypatch.setattr(module, "time", CLOCK)
 
 
 class Assignment(RuleBasedStateMachine):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.recover.recovery import start_from_snapshot
+from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
 from dedup_sdk._record import Record, Verdict, VerdictKind
 from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.memory import MemoryStore

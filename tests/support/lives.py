@@ -11,7 +11,7 @@ import numpy as np
 
 from dedup_sdk import Deduplicator, Record, Verdict
 from dedup_sdk._core.reach import plan_start
-from dedup_sdk._kafka.recover.recovery import start_from_snapshot
+from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
 from dedup_sdk._marks import Marks
 from dedup_sdk._store.fingerprint import fingerprint
 from dedup_sdk._store.manifest import read_manifest

@@ -12,8 +12,8 @@ from dedup_sdk._kafka.assign.assignment import Assigned, State
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import Reset, client_settings
-from dedup_sdk._kafka.recover.recovery import History, Recovery, WithoutCommit
 from dedup_sdk._kafka.recover.session import Session
+from dedup_sdk._kafka.recover.settings import History, Recovery, WithoutCommit
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk.ids import key

@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, header
 from dedup_sdk._core.reach import plan_start
-from dedup_sdk._kafka.recover import recovery
+from dedup_sdk._kafka.recover import history
 from tests.chaos.alarms import Alarms, OverdueError, RefusedError, Rung
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def _compare_with_the_store() -> None:
         known = stored is not None and not named["vouched"]
         return plan_start(stored, **{**named, "era": stored.era if known else named["era"]})
 
-    vars(recovery)["plan_start"] = compare
+    vars(history)["plan_start"] = compare
 
 
 def resumption_in_the_old_era() -> Callable[..., Any]:
     """Return a broken `_resume_without_commit`: it vouches for what other hosts completed before a set-back."""
-    resume = recovery._resume_without_commit
+    resume = history._resume_without_commit
 
     def keep(assigned: Any, start: Any, partition: Any, loaded: Any) -> Any:
         resumed = resume(assigned, start, partition, loaded)
@@ -95,7 +95,7 @@ def resumption_in_the_old_era() -> Callable[..., Any]:
 
 
 def _go_on_in_the_old_era() -> None:
-    vars(recovery)["_resume_without_commit"] = resumption_in_the_old_era()
+    vars(history)["_resume_without_commit"] = resumption_in_the_old_era()
 
 
 class Member:

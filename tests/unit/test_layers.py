@@ -112,7 +112,7 @@ LAYERS = {
          "dedup_sdk.shared._protocol", "dedup_sdk.shared._settings", "dedup_sdk._kafka.client.client_errors",
          "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.client.fields", "dedup_sdk._kafka.client.guards",
          "dedup_sdk._kafka.deliver.idle", "dedup_sdk._kafka.deliver.write_policy",
-         "dedup_sdk._kafka.recover.recovery", "dedup_sdk._kafka.recover.session", "dedup_sdk._kafka.client.settings",
+         "dedup_sdk._kafka.recover.settings", "dedup_sdk._kafka.recover.session", "dedup_sdk._kafka.client.settings",
          "dedup_sdk._runner.dead_letters", "dedup_sdk._runner.settings", "dedup_sdk.aio",
          "confluent_kafka"),
     ),
@@ -261,6 +261,25 @@ def test_the_folders_of_the_consumer_know_none_above_them() -> None:
     ]
     assert upwards == []
     assert {path.name for path in (ROOT / "dedup_sdk/_kafka").glob("*.py")} == {"__init__.py", "consumer.py"}
+
+
+_STEPS: Final = (
+    "settings", "attempt", "store", "history", "snapshot", "replay", "recovery", "backoff", "scheduler", "session",
+)  # fmt: skip
+"""The modules of `dedup_sdk._kafka.recover`, of which none knows a later one."""
+
+
+def test_the_steps_of_a_recovery_know_none_after_them() -> None:
+    """What a step needs is given to it: an `Attempt`, and what the steps before it have found."""
+    folder = ROOT / "dedup_sdk/_kafka/recover"
+    assert {path.stem for path in folder.glob("*.py")} == {"__init__", *_STEPS}
+    later = [
+        f"{step} -> {name}"
+        for rank, step in enumerate(_STEPS)
+        for name in imports(folder / f"{step}.py")
+        if name.startswith("dedup_sdk._kafka.recover.") and name.split(".")[3] not in _STEPS[:rank]
+    ]
+    assert later == []
 
 
 def test_the_core_has_no_clock() -> None:

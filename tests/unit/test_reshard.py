@@ -10,7 +10,7 @@ import pytest
 
 from dedup_sdk._core.reach import NOTHING_KNOWN, plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.recover.recovery import start_from_snapshot
+from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
 from dedup_sdk._marks import Marks, Progress, elsewhere
 from dedup_sdk._record import Record, VerdictKind
 from dedup_sdk._store.manifest import Manifest, fitting_partition, read_manifest, write_manifest

@@ -2,7 +2,7 @@
 
 For these the caller gets a future and reads the answer later. All of them share one admin client, because each client
 has its own connections and librdkafka threads. How long a poll waits for the other, synchronous requests is decided
-by `dedup_sdk._kafka.recover.recovery.Backoff`.
+by `dedup_sdk._kafka.recover.backoff.Backoff`.
 """
 
 from __future__ import annotations

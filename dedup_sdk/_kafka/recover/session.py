@@ -49,7 +49,9 @@ from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.reader import diverged_at
 from dedup_sdk._kafka.client.settings import ClientSettings
-from dedup_sdk._kafka.recover.recovery import Backoff, Recovery, RecoveryLoop
+from dedup_sdk._kafka.recover.backoff import Backoff
+from dedup_sdk._kafka.recover.scheduler import RecoveryLoop
+from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._masking import counted
 from dedup_sdk._observe import PartitionEvent, of_partition
 from dedup_sdk.errors import DedupError

@@ -17,8 +17,8 @@ from dedup_sdk._kafka.assign.assignment import State
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.deliver.classifier import BatchClassifier
-from dedup_sdk._kafka.recover.recovery import Recovery
 from dedup_sdk._kafka.recover.session import Session
+from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._record import Verdict
 from dedup_sdk._strategy import Lookup
 from dedup_sdk.errors import RecoveryError, StoreError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dedup_sdk._core.flight import RecordRef
     from dedup_sdk._kafka.client.settings import Reset
     from dedup_sdk._kafka.deliver.write_policy import Durability
-    from dedup_sdk._kafka.recover.recovery import History
+    from dedup_sdk._kafka.recover.settings import History
     from tests.model.worlds.world import World
 
 

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from dedup_sdk._kafka.recover import recovery, session
-from dedup_sdk._kafka.recover.recovery import Backoff
+from dedup_sdk._kafka.recover import attempt, recovery, replay, scheduler, session, store
+from dedup_sdk._kafka.recover.backoff import Backoff
 from tests.model.worlds.world import WALL_CLOCK_MS, World
 
 
@@ -23,7 +23,7 @@ class Clock:
 
     def monotonic(self) -> float:
         """Go on, and return the seconds by now."""
-        self.now_s += 0.6 * recovery.SLICE_S
+        self.now_s += 0.6 * scheduler.SLICE_S
         return self.now_s
 
     def time(self) -> float:
@@ -38,8 +38,8 @@ def quiet(world: World) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logger, "disabled", True)
         clock = Clock()
-        patch.setattr(session, "time", clock)
-        patch.setattr(recovery, "time", clock)
+        for module in (attempt, recovery, replay, scheduler, session, store):
+            patch.setattr(module, "time", clock)
         # A step that looks at the clock often takes long by it: who rests after that has to go by the same one.
         patch.setattr(session, "Backoff", partial(Backoff, clock=lambda: clock.now_s))
         if world.parking is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dedup_sdk._kafka.deliver.write_policy import Durability
-from dedup_sdk._kafka.recover.recovery import OnFullDisk
+from dedup_sdk._kafka.recover.settings import OnFullDisk
 from dedup_sdk._window import Window
 from tests.model.worlds.compared import Compared
 

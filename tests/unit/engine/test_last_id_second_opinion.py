@@ -12,7 +12,7 @@ import pytest
 
 from dedup_sdk import Deduplicator, LastId, Lookup, MemoryStore, Record, RocksStore, Window, header, orders
 from dedup_sdk._core.reach import plan_start
-from dedup_sdk._kafka.recover.recovery import start_from_snapshot
+from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
 from dedup_sdk._store.backup import snapshot_store
 from dedup_sdk._store.fingerprint import fingerprint
 from dedup_sdk._store.paths import list_partitions

@@ -14,7 +14,7 @@ from dedup_sdk._kafka.client import client as client_module
 from dedup_sdk._kafka.client.client import ANSWER_S, EndProbe, MetadataRequests, PendingRequest
 from dedup_sdk._kafka.client.reader import Readers
 from dedup_sdk._kafka.client.settings import client_settings
-from dedup_sdk._kafka.recover.recovery import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
+from dedup_sdk._kafka.recover.backoff import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
 
 
 @dataclass

@@ -13,7 +13,7 @@ from tests.support.machine import LOG, Machine, lived
 from tests.support.one_partition import TOPIC, Cluster, ids_of
 
 if TYPE_CHECKING:
-    from dedup_sdk._kafka.recover.recovery import History
+    from dedup_sdk._kafka.recover.settings import History
 
 FRESH, UNVERIFIED = VerdictKind.FRESH, VerdictKind.UNVERIFIED
 

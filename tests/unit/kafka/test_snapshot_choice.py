@@ -10,7 +10,7 @@ import pytest
 
 from dedup_sdk import ConfigurationError, Deduplicator, Lookup, MemoryStore, Window, header
 from dedup_sdk._core.reach import StartPlan, plan_start
-from dedup_sdk._kafka.recover.recovery import start_from_snapshot
+from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
 from dedup_sdk._marks import Marks
 from dedup_sdk._masking import redacted_url
 from dedup_sdk._store.manifest import read_manifest, write_manifest

@@ -10,8 +10,8 @@ import pytest
 
 from dedup_sdk._kafka.assign.assignment import Assigned, Start
 from dedup_sdk._kafka.client.commit_text import CommitMetadata
-from dedup_sdk._kafka.recover import recovery
-from dedup_sdk._kafka.recover.recovery import History, Recovery
+from dedup_sdk._kafka.recover import history as steps
+from dedup_sdk._kafka.recover.settings import History, Recovery
 from dedup_sdk._marks import Progress
 
 SETTINGS = Recovery()
@@ -31,7 +31,7 @@ def lines_at_start(
     start = Start(offset=committed, metadata=CommitMetadata(low=0), reopened=reopened)
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="dedup_sdk"):
-        recovery.start_plan(cast("Any", held), start, cast("Any", None), SETTINGS)
+        steps.start_plan(cast("Any", held), start, cast("Any", None), SETTINGS)
     return [each.getMessage() for each in caplog.records]
 
 
@@ -58,7 +58,7 @@ def test_a_text_of_another_log_and_records_before_it(
 ) -> None:
     """The line has their fate under the user's setting."""
     start = Start(offset=4, metadata=CommitMetadata(low=0, log="theirs"))
-    recovery.discard_other_log(
+    steps.discard_other_log(
         Assigned("orders", 3, start, log="ours"),
         start,
         CommitMetadata(low=0, log="theirs"),
