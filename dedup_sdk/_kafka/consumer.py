@@ -44,8 +44,7 @@ from confluent_kafka.cimpl import Consumer, Producer
 from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.assign.assignment import warn_of_recovering
-from dedup_sdk._kafka.assign.health import Asked, health_of
+from dedup_sdk._kafka.assign.health import Asked, health_of, warn_of_recovering
 from dedup_sdk._kafka.assign.log_end import LogEnds
 from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client.client_errors import handle_error

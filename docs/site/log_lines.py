@@ -145,7 +145,7 @@ LINES: Final[dict[str, list[Line]]] = {
             "_TRANSPORT: …",
         ),
         Line(
-            "_kafka/assign/commits.py", "commit-metadata-refused",
+            "_kafka/assign/assignment.py", "commit-metadata-refused",
             "The broker's `offset.metadata.max.bytes` is smaller than the commit's text. Raise it to 4096 or more, or "
             "expect repeats of messages that were completed out of order.",
         ),
@@ -177,7 +177,7 @@ LINES: Final[dict[str, list[Line]]] = {
             "A callback tried to change the assignment while the consumer closed. Remove that call from the callback.",
         ),
         Line(
-            "_kafka/assign/assignment.py", "closed-while-recovering",
+            "_kafka/assign/health.py", "closed-while-recovering",
             "Your program ended before the partitions had recovered. If its loop ends with the first `None`, "
             "[iterate with `idle_timeout`](completion.md#when-does-a-loop-end).",
         ),
@@ -304,7 +304,7 @@ LINES: Final[dict[str, list[Line]]] = {
             "a group back, use `dedup rewind`.",
         ),
         Line(
-            "_kafka/assign/assignment.py", "assigned-below-commit",
+            "_kafka/assign/start.py", "assigned-below-commit",
             "Your `on_assign` or `assign()` gives an offset below the committed one. Choose with "
             "[`Recovery(set_back=)`](recovery.md).",
         ),

@@ -19,8 +19,8 @@ from dedup_sdk import DedupConsumer
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition, Writer
-from dedup_sdk._kafka.assign import assignment, commits, log_check
-from dedup_sdk._kafka.assign.assignment import Starts
+from dedup_sdk._kafka.assign import commits, log_check, start
+from dedup_sdk._kafka.assign.start import Starts
 from dedup_sdk._kafka.client import reader
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.deliver.handover import Handover
@@ -167,7 +167,7 @@ def _believe_any_text() -> None:
 
         return believed
 
-    _replace(assignment, "parse_metadata", make)
+    _replace(start, "parse_metadata", make)
 
 
 def _believe_another_rule() -> None:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assign.assignment import Assigned
+from dedup_sdk._kafka.assign.assignment import Recovered
 from dedup_sdk._kafka.deliver.delivery import Delivery
 from dedup_sdk._kafka.deliver.in_hand import InHand
 from dedup_sdk.testing import MockKafka
@@ -89,15 +88,15 @@ def complete_when_handed_out(patch: pytest.MonkeyPatch) -> None:
 
 def commit_past_a_gap(patch: pytest.MonkeyPatch) -> None:
     """The position is committed, done or not."""
-    commit_of = Assigned.commit_of
+    commit_of = Recovered.commit_of
 
-    def position(self: Assigned, partition: Partition, offset: int) -> TopicPartition:
-        commit = commit_of(self, partition, offset)
-        if offset == partition.committable:
-            commit.offset = partition.flight.position
+    def position(self: Recovered, offset: int) -> TopicPartition:
+        commit = commit_of(self, offset)
+        if offset == self.partition.committable:
+            commit.offset = self.partition.flight.position
         return commit
 
-    patch.setattr(Assigned, "commit_of", position)
+    patch.setattr(Recovered, "commit_of", position)
 
 
 def ignore_releases(patch: pytest.MonkeyPatch) -> None:

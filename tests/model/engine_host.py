@@ -10,9 +10,10 @@ import numpy as np
 from dedup_sdk._core.reach import StartPlan, plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assign.assignment import Assigned
+from dedup_sdk._kafka.assign.assignment import Recovered
 from dedup_sdk._kafka.assign.rewind import moved
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, new_era, parse_metadata
+from dedup_sdk._kafka.assign.start import Start
+from dedup_sdk._kafka.client.commit_text import CommitMetadata, CompletedAbove, new_era, parse_metadata
 from dedup_sdk._marks import Witness
 from dedup_sdk._record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk._rule_fingerprint import rule_digits
@@ -42,7 +43,8 @@ class EngineHost:
         self._recent_marks = recent_marks
         self._log: list[Row] = []
         self._rule = 0
-        self._assigned = Assigned("t", 0)
+        self._complete = False
+        self._done: CompletedAbove | None = None
         self._eras = 0
         self._clock: Callable[[], int] = lambda: 0
         self.lose_disk()
@@ -72,7 +74,10 @@ class EngineHost:
 
     def text(self, offset: int) -> str:
         """See `Host`."""
-        return self._assigned.metadata(self._held, offset).text(offset)
+        return self._recovered(self._held).metadata(offset).text(offset)
+
+    def _recovered(self, held: Partition) -> Recovered:
+        return Recovered(Start(offset=held.flight.low), "", held, self._complete, self._done)
 
     def completed_above(self, offset: int) -> set[int]:
         """See `Host`."""
@@ -118,11 +123,11 @@ class EngineHost:
             metadata = CommitMetadata(low=stored.low, era=stored.era, complete=complete, epoch=stored.epoch)
             start, new = stored.high, False
         plan = self._begin(self._plan(held, start, metadata, era=new_era(), new=new), assignment)
-        self._assigned.complete = new or (metadata is not None and metadata.complete)
+        self._complete = new or (metadata is not None and metadata.complete)
         begin = self._one_window_back(plan) if plan.whole else plan.replay_from
         self._fold(begin, plan.replay_to)
         done = None if metadata is None or plan.beginning == "rewound" else metadata.done
-        self._assigned.completed_above = done
+        self._done = done
         if done is not None:
             self._held.tell_completed(done.ranges)
         return start
@@ -160,7 +165,6 @@ class EngineHost:
         except ForeignStoreError:
             self._engine.set_aside("t", 0)
             held = self._engine.attach("t", 0)
-        self._assigned = Assigned("t", 0, engine_partition=held)
         return held
 
     def _plan(

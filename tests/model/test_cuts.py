@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from dedup_sdk._kafka.assign.assignment import Recovering
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._window import Window
 from tests.model.worlds.broker import TOPIC, Broker, Log
@@ -91,7 +92,7 @@ def step_until(member: Member, high: int) -> None:
         if held is not None and held.started and held.flight.high >= high:
             return
         member.session.recoveries.step(assigned)
-        if assigned.recovery is None:
+        if not isinstance(assigned.phase, Recovering) or assigned.phase.steps is None:
             return
 
 

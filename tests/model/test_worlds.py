@@ -101,9 +101,10 @@ def commit_the_position(patch: pytest.MonkeyPatch) -> None:
     completed = commits._completed_prefix
 
     def position(assigned: Any) -> Any:
-        if completed(assigned) is None or assigned.engine_partition is None:
+        recovered = assigned.recovered
+        if completed(assigned) is None or recovered is None:
             return None
-        return assigned.commit_of(assigned.engine_partition, assigned.engine_partition.flight.position)
+        return recovered.commit_of(recovered.partition.flight.position)
 
     patch.setattr(commits, "_completed_prefix", position)
 

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dedup_sdk import Lookup, MemoryStore, Window
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assign.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
+from dedup_sdk._kafka.assign.assignment import OURS, TRANSITIONS, Assigned, Pause, Recovering, State
+from dedup_sdk._kafka.assign.start import Start
 from dedup_sdk._kafka.client.commit_text import parse_metadata
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import client_settings
@@ -113,7 +114,7 @@ class Assignment(RuleBasedStateMachine):
         else:
             self.session.commits.answered(KafkaError(KafkaError.REBALANCE_IN_PROGRESS), offsets)
             for assigned in self.session.assigned.values():
-                assigned.ask_at = 0.0
+                assigned.retry.at = 0.0
 
     @precondition(lambda self: self.active is not None)
     @rule(count=st.integers(1, 4))
@@ -247,7 +248,7 @@ def test_a_partition_delivers_again_when_no_reason_to_pause_is_left() -> None:
 
 def test_the_same_error_twice_without_progress_ends_a_recovery() -> None:
     """One elsewhere begins the count anew; only a loss or a revocation leads out of it."""
-    assigned = Assigned("t", 0, Start(offset=5))
+    assigned = Assigned("t", 0, Recovering(Start(offset=5)))
     states = []
     for at in (5, 6, 6):
         assigned.note_unexpected_error(at)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
     from dedup_sdk._engine.gates import Gatekeeper
     from dedup_sdk._engine.partition import Partition
-    from dedup_sdk._kafka.assign.assignment import Assigned
     from dedup_sdk._kafka.client.client import MetadataRequests
     from dedup_sdk._kafka.client.guards import ClientLock
     from dedup_sdk._kafka.deliver.fetcher import Fetcher
@@ -54,11 +53,6 @@ def partition_of(consumer: DedupConsumer, topic: str = "orders", partition: int 
 def open_partitions(consumer: DedupConsumer) -> Mapping[tuple[str, int], Partition]:
     """Return the partitions whose stores are open, by topic and number."""
     return consumer._engine.partitions
-
-
-def recovery_of(consumer: DedupConsumer, topic: str = "orders", partition: int = 0) -> Assigned:
-    """Return the assignment of a partition: where it starts, why its recovery waits, and the replayed records."""
-    return consumer._session.assigned[topic, partition]
 
 
 def fetcher_of(consumer: DedupConsumer) -> Fetcher:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.client.commit_text import done_part
+from dedup_sdk._kafka.client.commit_text import CommitMetadata, done_part
 from dedup_sdk._observe import Counters, of_partition
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ class CommitState:
     """The offsets completed above it (`done_part`), from the last commit or from the one found at the start."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group's commit says where the partition's history begins."""
-    has_room_for_done: bool = True
-    """Whether the broker accepts texts as long as `dedup_sdk._kafka.client.commit_text.MOST_CHARACTERS`."""
     before_move: TopicPartition | None = None
     """After a move, until a message comes from the new place: the commit of what was completed before it."""
 
@@ -65,7 +63,7 @@ class CommitState:
         """
         if before_move is None:
             return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
-        return replace(self, before_move=before_move, beginning=Beginning.TO_ASK, has_room_for_done=True)
+        return replace(self, before_move=before_move, beginning=Beginning.TO_ASK)
 
     def leave_behind(self, start: int) -> None:
         """Commit what is completed from ``start`` on, the place of the last move: a message came from there.
@@ -179,12 +177,8 @@ class Commits:
         if self._only_hidden:
             return None
         if assigned.recovers and settle_move(assigned) is None:
-            start = assigned.start
-            if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
-                return None
-            text, epoch = start.metadata.text(start.offset), start.leader_epoch
-            at = (assigned.topic, assigned.partition, start.offset, text)
-            return TopicPartition(*at, -1 if epoch is None else epoch)
+            known = assigned.history_at_start()
+            return None if known is None else commit_at(assigned.coordinates, known[1], known[0])
         prefix = _completed_prefix(assigned)
         try:
             self.completed([assigned], asynchronous=True)
@@ -229,13 +223,13 @@ class Commits:
             return None
         offsets = []
         for coordinates, assigned in self._assigned.items():
-            partition = assigned.engine_partition
-            if partition is None or not partition.started or not assigned.is_ours or assigned.recovers:
+            recovered = assigned.recovered
+            if recovered is None or not assigned.is_ours or assigned.recovers:
                 continue
             if coordinates in ended:
                 assigned.commits.forget_move()
-            partition.persist()
-            offset = assigned.commit_as_if(partition, ended.get(coordinates, ()))
+            recovered.partition.persist()
+            offset = recovered.commit_as_if(ended.get(coordinates, ()))
             if offset.offset >= assigned.commits.confirmed and self._is_new_to_group(
                 offset, asynchronous=False
             ):
@@ -319,15 +313,13 @@ class Commits:
                 continue
             if ends is None and not self._is_new_to_group(offset, asynchronous=asynchronous):
                 continue
-            if ends is not None and assigned.engine_partition is not None:
+            if ends is not None and (recovered := assigned.recovered) is not None:
                 known = max(
                     assigned.commits.requested,
-                    assigned.engine_partition.flight.committed or 0,
+                    recovered.partition.flight.committed or 0,
                     self._pending_up_to(assigned),
                 )
-                offset = assigned.commit_of(
-                    assigned.engine_partition, min(offset.offset, max(ends[coordinates], known))
-                )
+                offset = recovered.commit_of(min(offset.offset, max(ends[coordinates], known)))
             ready.append(offset)
         return ready
 
@@ -416,25 +408,11 @@ class Commits:
     def _without_done(self, refused: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the commits that the broker refused for their size, now without the completions above the offset.
 
-        Commits that had no such completions are left out: they cannot become shorter.
+        Commits that had no such completions are left out.
         """
-        again = []
-        for tp in refused:
-            assigned = self._assigned[tp.topic, tp.partition]
-            if (
-                assigned.commits.has_room_for_done
-                and assigned.engine_partition is not None
-                and done_part(tp.metadata)
-            ):
-                logger.warning(
-                    "%s[%d]: the broker refused commit metadata of %d characters (offset.metadata.max.bytes): offsets "
-                    "completed above the committed one are left out, and are handled again after a rebalance; raise "
-                    "the broker's limit to avoid that", tp.topic, tp.partition, len(tp.metadata or ""),
-                    extra={"event": "commit-metadata-refused"},
-                )  # fmt: skip
-                assigned.commits.has_room_for_done = False
-                again.append(assigned.commit_of(assigned.engine_partition, tp.offset))
-        return again
+        owners = ((tp, self._assigned[tp.topic, tp.partition].recovered) for tp in refused)
+        shorter = (None if owner is None else owner.shorter(tp) for tp, owner in owners)
+        return [tp for tp in shorter if tp is not None]
 
     def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Apply the broker's answer to an asynchronous commit; return the offsets to report to the user's callback.
@@ -472,13 +450,10 @@ class Commits:
                 continue
             if not (assigned.is_placed and self._is_beginning(tp)):
                 assigned.commits.confirmed = tp.offset
-            if (
-                assigned.engine_partition is not None
-                and assigned.engine_partition.started
-                and tp.offset <= assigned.engine_partition.flight.high
-            ):
+            partition = assigned.engine_partition
+            if partition is not None and tp.offset <= partition.flight.high:
                 # Above the watermark it is the late answer to a commit from before a seek.
-                flight = assigned.engine_partition.flight
+                flight = partition.flight
                 if flight.committed is not None and tp.offset < flight.committed <= flight.high:
                     self._repeat_commit(assigned, tp.offset, flight.committed)
                 flight.note_committed(tp.offset)
@@ -499,9 +474,10 @@ class Commits:
             committed,
             extra={"event": "commit-answer-late"},
         )
-        if assigned.engine_partition is not None and assigned.commits.requested <= committed:
+        recovered = assigned.recovered
+        if recovered is not None and assigned.commits.requested <= committed:
             assigned.commits.ask_again()
-            again = assigned.commit_of(assigned.engine_partition, committed)
+            again = recovered.commit_of(committed)
             self.pending.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
@@ -509,17 +485,25 @@ class Commits:
         return assigned is not None and assigned.recovers
 
 
+def commit_at(coordinates: Coordinates, offset: int, metadata: CommitMetadata) -> TopicPartition:
+    """Return the commit of an offset with its text."""
+    epoch = -1 if metadata.epoch is None else metadata.epoch
+    return TopicPartition(*coordinates, offset, metadata.text(offset), epoch)
+
+
 def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of a partition's completed prefix; after a move, the earlier one until a message comes."""
-    return settle_move(assigned) or _prefix_here(assigned)
+    before = None if assigned.commits.before_move is None else settle_move(assigned)
+    return before or _prefix_here(assigned)
 
 
 def settle_move(assigned: Assigned) -> TopicPartition | None:
     """Leave a move behind as soon as it has brought a message; until then return the commit from before it."""
-    commits, partition, start = assigned.commits, assigned.engine_partition, assigned.start
+    commits = assigned.commits
     before = commits.before_move
-    if before is None or start is None or not assigned.is_ours:
+    if before is None or not assigned.is_ours or (start := assigned.start) is None:
         return None
+    partition = assigned.engine_partition
     if partition is not None and (partition.has_offered or partition.committable > before.offset):
         commits.leave_behind(start.offset)
         return None
@@ -528,18 +512,22 @@ def settle_move(assigned: Assigned) -> TopicPartition | None:
 
 def _prefix_here(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of a partition's contiguous completed prefix, after it was written to the store."""
-    if assigned.engine_partition is None or not assigned.is_ours:
+    recovered = assigned.recovered
+    if recovered is None or not assigned.is_ours:
         return None
     # The store before the broker: a committed record must be in the store after a crash.
-    assigned.engine_partition.persist()
-    return assigned.commit_of(assigned.engine_partition, assigned.engine_partition.committable)
+    recovered.partition.persist()
+    return recovered.commit_of(recovered.partition.committable)
 
 
 def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of the hidden records directly after the committed offset; None where there are none."""
-    start, partition, confirmed = assigned.start, assigned.engine_partition, assigned.commits.confirmed
+    recovered, confirmed = assigned.recovered, assigned.commits.confirmed
     # Before a start that is not committed lie records that the user skipped. In observe mode every record is visible.
-    if start is None or partition is None or start.offset > confirmed or partition.flight.shows_duplicates:
+    if recovered is None or recovered.start.offset > confirmed:
+        return None
+    partition = recovered.partition
+    if partition.flight.shows_duplicates:
         return None
     handled = partition.handled_since(confirmed)
     if partition.committable <= confirmed or handled == confirmed:
@@ -547,4 +535,4 @@ def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
     prefix = _completed_prefix(assigned)
     if prefix is None or handled is None or prefix.offset <= handled:
         return prefix
-    return assigned.commit_of(partition, handled)
+    return recovered.commit_of(handled)

@@ -16,18 +16,31 @@ stands still for `STOPPED_S` after that.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assign.assignment import MOST_LISTED, Assigned, Coordinates, status_of
+from dedup_sdk._kafka.assign.assignment import (
+    RECOVERING,
+    Asking,
+    Assigned,
+    Pause,
+    Recovered,
+    Recovering,
+    State,
+)
+from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.client.client import EndProbe
+from dedup_sdk._metrics import Hindrance
 from dedup_sdk._observe import Health, PartitionStatus
 from dedup_sdk._store.protocol import StoreStats
 from dedup_sdk.errors import DedupError
+
+logger = logging.getLogger("dedup_sdk")
 
 PUBLISH_EVERY_S: Final = 1.0
 """Seconds after which statuses are published though no partition changed its state."""
@@ -40,6 +53,8 @@ STOPPED_S: Final = 20.0
 
 ``fetch.wait.max.ms`` comes on top: so long a broker may hold them back.
 """
+MOST_LISTED = 5
+"""Partitions that a log line lists at most."""
 
 
 class EndSource(Protocol):
@@ -101,6 +116,85 @@ class StatusBoard:
             for coordinates, assigned in self._assigned.items()
         ]
         self.statuses = tuple(statuses)
+
+
+def warn_of_recovering(partitions: Collection[Assigned]) -> None:
+    """Log one warning if the consumer closes before partitions deliver: the loop may have taken that for the end."""
+    found = [each for each in partitions if each.state in RECOVERING]
+    if not found:
+        return
+    listed = ", ".join(map(_progress_text, found[:MOST_LISTED]))
+    logger.warning(
+        "the consumer closes while %d of its %d partitions recover, which deliver nothing meanwhile: %s%s. If your "
+        "loop ended because poll() gave None, or consume() nothing: that is not the end of the topic. Iterate with "
+        "idle_timeout=, which does not count recoveries. To make recoveries short, keep store= on a disk that stays, "
+        "or give Recovery(snapshot=)",
+        len(found), len(partitions), listed, ", ..." if len(found) > MOST_LISTED else "",
+        extra={"event": "closed-while-recovering"},
+    )  # fmt: skip
+
+
+def _progress_text(assigned: Assigned) -> str:
+    phase, how_far = assigned.phase, assigned.state.value
+    if isinstance(phase, Recovering) and phase.reached is not None:
+        how_far = f"replayed up to offset {phase.reached[0]} of {phase.reached[1]}"
+    return f"{assigned.topic}[{assigned.partition}] ({how_far})"
+
+
+def status_of(
+    assigned: Assigned, engine: Deduplicator, end: int = -1, sizes: StoreStats | None = None
+) -> PartitionStatus:
+    """Return the status of one partition from memory, without a request to a broker or the disk.
+
+    ``end``: the end of its log, below zero if it is not known. ``sizes``: those of its store, if they are known.
+    """
+    partition = engine.partitions.get((assigned.topic, assigned.partition))
+    begun = partition if partition is not None and partition.started else None
+    committed = assigned.commits.confirmed
+    position = None if begun is None else begun.flight.position
+    read_to = committed if committed >= 0 else position
+    known = assigned.known
+    reached = assigned.phase.reached if isinstance(assigned.phase, Recovering) else None
+    return PartitionStatus(
+        topic=assigned.topic,
+        partition=assigned.partition,
+        state="recovering" if assigned.recovers else assigned.state.value,
+        hindrances=hindrances_of(assigned, engine),
+        position=position,
+        in_flight=0 if begun is None else begun.flight.in_flight,
+        waiting=0 if begun is None else begun.flight.held_back,
+        committed=committed if committed >= 0 else None,
+        recovery_seconds=known.seconds
+        if isinstance(known, Recovered)
+        else time.monotonic() - assigned.taken_at,
+        recovery_left=0 if reached is None else max(0, reached[1] - reached[0]),
+        store_bytes=None if sizes is None else sizes.disk_bytes,
+        store_marks=None if sizes is None else sizes.marks,
+        store_files=None if sizes is None else sizes.files,
+        lag=None if end < 0 or read_to is None else max(0, end - read_to),
+        effective_window_ms=None if begun is None else begun.writer.effective_window_ms,
+        detail=known.note,
+    )
+
+
+def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, ...]:
+    """Return the reasons why a partition does not deliver, or not as usual; see `PartitionStatus.hindrances`."""
+    partition = engine.partitions.get((assigned.topic, assigned.partition))
+    waits_for, recovers, recovered = assigned.retry.hindrance, assigned.recovers, assigned.recovered
+    of_gates = [] if partition is None else [each for gate in partition.gates for each in gate.hindrances()]
+    table: list[tuple[Hindrance | None, bool]] = [
+        ("offsets", isinstance(assigned.phase, Asking)),
+        (waits_for, recovers and waits_for != "store"),
+        ("beginning", recovers and recovered is not None),
+        ("store", waits_for == "store" or (partition is not None and partition.writer.disk_full)),
+        ("backlog", Pause.BACKLOG in assigned.pauses),
+        *[(each, True) for each in of_gates],
+        ("failed", assigned.state is State.FAILED),
+        ("uncompleted", recovered is not None and recovered.uncompleted),
+        ("paused", Pause.USER in assigned.pauses),
+        ("uncovered", recovered is not None and partition is not None and not partition.covered),
+    ]
+    return tuple(name for name, applies in table if applies and name is not None)
 
 
 class Unread(NamedTuple):

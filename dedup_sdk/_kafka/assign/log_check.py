@@ -25,7 +25,8 @@ from dedup_sdk._core.ranges import Range, before_offset
 from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assign.assignment import Start, Steps, Wait
+from dedup_sdk._kafka.assign.assignment import Steps, Wait
+from dedup_sdk._kafka.assign.start import Start
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.reader import Slice, TailReader
 from dedup_sdk._kafka.client.settings import ClientSettings

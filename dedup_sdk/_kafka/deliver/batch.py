@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
-from dedup_sdk._kafka.assign.assignment import Coordinates
+from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.deliver.classifier import Classified, PartitionBatch, Span
 from dedup_sdk._observe import Counters, of_partition
 

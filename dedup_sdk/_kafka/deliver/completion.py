@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assign.assignment import Coordinates
+from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.deliver.delivery import Delivery
 
 

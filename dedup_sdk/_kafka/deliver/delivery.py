@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 from dedup_sdk._core.flight import OFFERED, SINGLE, RecordRef
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assign.assignment import Coordinates
+from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.deliver.batch import Batch, coordinates
 from dedup_sdk._kafka.deliver.classifier import Classified, PartitionBatch, guarded
 from dedup_sdk._observe import Counters, of_partition

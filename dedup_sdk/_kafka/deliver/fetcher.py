@@ -16,7 +16,8 @@ from typing import Any
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka.assign.assignment import Coordinates, Pause, State
+from dedup_sdk._kafka.assign.assignment import Pause, State
+from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.client.guards import ClientLock
 from dedup_sdk._kafka.recover.session import Session
 

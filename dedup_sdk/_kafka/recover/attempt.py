@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assign.assignment import Assigned, State
+from dedup_sdk._kafka.assign.assignment import Assigned, Recovering, State
+from dedup_sdk._kafka.assign.start import Start
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.reader import TailReader
 from dedup_sdk._kafka.client.settings import ClientSettings
@@ -24,6 +25,7 @@ class Attempt:
     """
 
     assigned: Assigned
+    recovering: Recovering
     engine: Deduplicator
     client: Client
     settings: ClientSettings
@@ -44,19 +46,22 @@ class Attempt:
 
     def event(self, name: EventName, detail: str, offset: int | None = None) -> PartitionEvent:
         """Return an event of this partition, by default at its start."""
-        start = self.assigned.start
-        if offset is None:
-            offset = -1 if start is None else start.offset
-        return PartitionEvent(name, self.assigned.topic, self.assigned.partition, offset, detail)
+        at = self.recovering.start.offset if offset is None else offset
+        return PartitionEvent(name, self.assigned.topic, self.assigned.partition, at, detail)
 
     def begin(self, detail: str) -> None:
         """Note that a replay or installation begins; the first one sends the event ``recovery-started``."""
-        is_first = self.assigned.state is State.OPENING
-        self.assigned.replay(detail)
-        if is_first:
+        self.recovering.note = detail
+        if self.assigned.state is State.OPENING:
+            self.assigned.enter(State.REPLAYING)
             self.engine.count(self.event("recovery-started", detail))
 
     def progress(self, offset: int, detail: str) -> None:
         """Note that a replay has reached an offset; send the event ``recovery-progress``."""
-        self.assigned.replay(detail)
+        self.recovering.note = detail
         self.engine.count(self.event("recovery-progress", detail, offset))
+
+    def learn(self, start: Start, more: Start) -> None:
+        """Replace the partition's start by itself with more known of it; nothing if it starts otherwise by now."""
+        if self.recovering.start is start:
+            self.recovering.start = more

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from dedup_sdk._kafka.assign.assignment import Assigned
+from dedup_sdk._kafka.assign.assignment import Assigned, Recovering, Retry
 from dedup_sdk._kafka.client.client import ANSWER_S, EndProbe, MetadataRequests
 from dedup_sdk._kafka.client.reader import Readers
-from dedup_sdk._metrics import Hindrance
 
 MOST_ANSWER_S: Final = 4.0
 """The longest timeout in seconds of a request to a slow broker."""
@@ -29,6 +28,12 @@ _REST_FACTOR: Final = 3.0
 """The rest lasts so many times as long as the step, at most `_MAX_REST_S`."""
 _MAX_REST_S: Final = 2.0
 Clock = Callable[[], float]
+
+
+def silent_s(retry: Retry, now: float) -> float:
+    """Return the seconds since the first request that was not answered; at a new silence it begins ``now``."""
+    retry.silent_since = retry.silent_since or now
+    return now - retry.silent_since
 
 
 class Backoff:
@@ -62,24 +67,26 @@ class Backoff:
     def may_begin(self, assigned: Assigned) -> bool:
         """Whether a recovery may send requests now, with its timeout set; false while its leader does not answer."""
         now = self._clock()
-        if self._readers.timeout_s != (answer_s := assigned.answer_s or ANSWER_S):
+        if self._readers.timeout_s != (answer_s := assigned.retry.answer_s or ANSWER_S):
             self._readers.set_timeout(answer_s)
-        if assigned.recovery is not None or now >= self._active_until:
+        phase, retry = assigned.phase, assigned.retry
+        if (isinstance(phase, Recovering) and phase.steps is not None) or now >= self._active_until:
             return True
         coordinates = assigned.topic, assigned.partition
         probe = self._probes.get(coordinates)
         if probe is None:
             probe = self._probes[coordinates] = self._questions.probe(*coordinates)
         if not probe.is_over:
-            assigned.wait_until(now + LOOK_S, "broker" if now - probe.began > ANSWER_S else None)
+            retry.at, retry.hindrance = now + LOOK_S, "broker" if now - probe.began > ANSWER_S else None
             return False
         del self._probes[coordinates]
         if not probe.is_answered:
-            self._put_off(assigned, now, "broker")
+            retry.hindrance = "broker"
+            self._put_off(retry)
             return False
-        assigned.wait_until(assigned.ask_at, None)
-        assigned.set_answer_time(min(max(ANSWER_S, _ANSWER_FACTOR * (probe.took_s or 0.0)), MOST_ANSWER_S))
-        self._readers.set_timeout(assigned.answer_s)
+        retry.hindrance = None
+        retry.answer_s = min(max(ANSWER_S, _ANSWER_FACTOR * (probe.took_s or 0.0)), MOST_ANSWER_S)
+        self._readers.set_timeout(retry.answer_s)
         return True
 
     def took(self, seconds: float) -> None:
@@ -92,19 +99,20 @@ class Backoff:
     def failed(self, assigned: Assigned) -> None:
         """Record that a request of a partition was not answered."""
         self.note_silence()
-        self._put_off(assigned, self._clock(), assigned.waits_for)
+        self._put_off(assigned.retry)
 
     def put_off(self, partitions: Iterable[Assigned]) -> None:
         """Delay these partitions, because the same request of another one was not answered."""
         again = self._clock() + AGAIN_S
         for assigned in partitions:
-            assigned.wait_until(max(assigned.ask_at, again), assigned.waits_for)
+            assigned.retry.at = max(assigned.retry.at, again)
 
     def forget(self, topic: str, partition: int) -> None:
         """Drop the probe of a partition that was closed."""
         self._probes.pop((topic, partition), None)
 
-    def _put_off(self, assigned: Assigned, now: float, hindrance: Hindrance | None) -> None:
-        pause_s = AGAIN_S * 2 ** min(assigned.count_failure() - 1, 8)
-        assigned.wait_until(now + min(pause_s, MOST_AGAIN_S), hindrance)
+    def _put_off(self, retry: Retry) -> None:
+        retry.failures += 1
+        pause_s = AGAIN_S * 2 ** min(retry.failures - 1, 8)
+        retry.at = self._clock() + min(pause_s, MOST_AGAIN_S)
         self._questions.renew()

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from dedup_sdk._core.reach import StartPlan, plan_start
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assign.assignment import Assigned, LogChange, Start, Steps, set_back
+from dedup_sdk._kafka.assign.assignment import Assigned, Steps
 from dedup_sdk._kafka.assign.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
+from dedup_sdk._kafka.assign.start import LogChange, Start, set_back
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, CompletedAbove, InvalidReason, new_era
 from dedup_sdk._kafka.recover.attempt import Attempt
@@ -27,16 +28,15 @@ def valid_history(attempt: Attempt, start: Start, partition: Partition) -> Steps
 
     Also the leader epoch of the last record completed above the committed offset, by the commit's text, or None.
     """
-    assigned = attempt.assigned
-    start = _start_with_store(assigned, start, partition, attempt.policy)
-    if start.metadata is not None and not start.metadata.is_of(assigned.log):
-        start = discard_other_log(assigned, start, start.metadata, attempt.policy)
+    start = _start_with_store(attempt, start, partition)
+    if start.metadata is not None and not start.metadata.is_of(attempt.recovering.log):
+        start = discard_other_log(attempt, start, start.metadata)
     if start.rule not in (None, partition.terms.rule):
-        start = _discard_other_rule(assigned, start, partition)
+        start = _discard_other_rule(start, partition)
     if start.given is not None and start.metadata is None:
         start = replace(start, offset=start.given, given=None, must_commit_first=True)
     if start.void is not None:
-        _log_void_reason(assigned, start, start.void, attempt.policy)
+        _log_void_reason(attempt.assigned, start, start.void, attempt.policy)
     start = yield from check_log_if_needed(attempt, start, partition)
     if start.metadata is None or start.metadata.done is None:
         return start, None
@@ -45,7 +45,7 @@ def valid_history(attempt: Attempt, start: Start, partition: Partition) -> Steps
     )
 
 
-def _start_with_store(assigned: Assigned, start: Start, partition: Partition, policy: Recovery) -> Start:
+def _start_with_store(attempt: Attempt, start: Start, partition: Partition) -> Start:
     """Return the start of a group without a commit, or at an offset of the user's program, by what the store has.
 
     Without a commit nobody has moved the group: the store has its history. An offset that the program gave asks for the
@@ -56,15 +56,15 @@ def _start_with_store(assigned: Assigned, start: Start, partition: Partition, po
         if start.refused is not None:
             raise start.refused
         return start
-    if start.new and start.by_reset and policy.without_commit == "resume":
-        return _resume_without_commit(assigned, start, partition, partition.loaded)
+    if start.new and start.by_reset and attempt.policy.without_commit == "resume":
+        return _resume_without_commit(attempt, start, partition, partition.loaded)
     if start.refused is not None:
         raise start.refused
     if start.new:
         logger.warning(
             "%s[%d]: the group has no committed offset, but its store has offsets %d to %d. It begins at %d, as you "
             "have set, and records from there on are handled",
-            assigned.topic, assigned.partition, stored.low, stored.high, start.offset,
+            partition.topic, partition.partition, stored.low, stored.high, start.offset,
             extra={"event": "commits-gone-reset"},
         )  # fmt: skip
         return replace(start, new=False)
@@ -74,7 +74,7 @@ def _start_with_store(assigned: Assigned, start: Start, partition: Partition, po
     return replace(start, metadata=metadata, era=new_era(), must_commit_first=True)
 
 
-def _resume_without_commit(assigned: Assigned, start: Start, partition: Partition, loaded: Loaded) -> Start:
+def _resume_without_commit(attempt: Attempt, start: Start, partition: Partition, loaded: Loaded) -> Start:
     """Go on where the store ends: the group's commits are gone, which moves nobody.
 
     The store and the group enter a new era, in which the store keeps all that it knows. In the old one, which the group
@@ -92,11 +92,11 @@ def _resume_without_commit(assigned: Assigned, start: Start, partition: Partitio
         "%s[%d]: the group's commits are gone (they expired, or were deleted), but its store has completed offsets %d "
         "to %d: delivery goes on at %d; auto.offset.reset would %s. To begin elsewhere, use dedup rewind, or "
         'Recovery(without_commit="reset")',
-        assigned.topic, assigned.partition, stored.low, stored.high, stored.high, otherwise,
+        partition.topic, partition.partition, stored.low, stored.high, stored.high, otherwise,
         extra={"event": "commits-gone"},
     )  # fmt: skip
     metadata = CommitMetadata(
-        low=stored.low, log=assigned.log, rule=partition.terms.rule, era=stored.era,
+        low=stored.low, log=attempt.recovering.log, rule=partition.terms.rule, era=stored.era,
         complete=stored.is_complete, epoch=stored.epoch,
     )  # fmt: skip
     return replace(start, offset=stored.high, metadata=metadata, new=False, refused=None)
@@ -121,9 +121,10 @@ def check_log_if_needed(attempt: Attempt, start: Start, partition: Partition) ->
     )
 
 
-def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata, policy: Recovery) -> Start:
+def discard_other_log(attempt: Attempt, start: Start, metadata: CommitMetadata) -> Start:
     """Discard a commit's text about another log: tools that copy groups translate the offsets, but not the texts."""
-    if metadata.is_of_one_before(assigned.log):
+    assigned, log = attempt.assigned, attempt.recovering.log
+    if metadata.is_of_one_before(log):
         # Deleting a topic deletes its offsets: a consumer that had not noticed the deletion committed this one later.
         return replace(
             start,
@@ -136,7 +137,7 @@ def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata
     logger.warning(
         "%s[%d]: the metadata of the committed offset %d belongs to another log (%s, this one is %s): was the group "
         "copied from another cluster? %s",
-        assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log, _records_before(policy),
+        assigned.topic, assigned.partition, start.offset, metadata.log, log, _records_before(attempt.policy),
         extra={"event": "commit-of-another-log"},
     )  # fmt: skip
     # The broker's answer about the leader epoch compares this log only with itself.
@@ -151,7 +152,7 @@ def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata
     )
 
 
-def _discard_other_rule(assigned: Assigned, start: Start, partition: Partition) -> Start:
+def _discard_other_rule(start: Start, partition: Partition) -> Start:
     """Discard a history made under another rule: it begins anew at the committed offset.
 
     Records that another ID spec or strategy hid were never handled; a replay under this rule would count them as
@@ -164,7 +165,7 @@ def _discard_other_rule(assigned: Assigned, start: Start, partition: Partition) 
         "%s[%d]: up to offset %d the group used another rule (%s, now %s): was the ID spec, the strategy, the kind of "
         "window or isolation.level changed? No earlier record counts as handled; IDs that are not found are delivered "
         "as unverified until the window has filled",
-        assigned.topic, assigned.partition, start.offset, start.rule, partition.terms.rule,
+        partition.topic, partition.partition, start.offset, start.rule, partition.terms.rule,
         extra={"event": "commit-of-another-rule"},
     )  # fmt: skip
     # The user cannot vouch for it either: records that the other rule hid were never handled.
@@ -215,7 +216,7 @@ def _verify_completed_above(
         witness, epoch = yield from read_witness(done.ranges[-1], partition, engine, client)
         known = None if witness is None else replace(done, witness=witness)
         read = replace(start, metadata=replace(metadata, done=known))
-        attempt.assigned.learn(start, read)
+        attempt.learn(start, read)
         return read, epoch
     found = yield from check_witness(witness, partition, engine, client)
     if found.same:

@@ -23,7 +23,8 @@ from dataclasses import replace
 
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assign.assignment import Assigned, LogChange, Start, State, Steps
+from dedup_sdk._kafka.assign.assignment import Assigned, Recovered, Recovering, State, Steps
+from dedup_sdk._kafka.assign.start import LogChange, Start
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, log_name
 from dedup_sdk._kafka.client.settings import ClientSettings
@@ -34,33 +35,30 @@ from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
 from dedup_sdk._kafka.recover.store import Opened, open_store
 from dedup_sdk._masking import counted
-from dedup_sdk.errors import RecoveryError
 
 
 def recover(
     assigned: Assigned,
+    recovering: Recovering,
     engine: Deduplicator,
     client: Client,
     settings: ClientSettings,
     policy: Recovery,
 ) -> Steps[None]:
-    """Recover one partition; at the end, ``assigned.engine_partition`` accepts records from the start offset on.
+    """Recover one partition; at the end, it is `Recovered`, and accepts records from the start offset on.
 
     Raises `StoreError`, `SnapshotError`, `RecoveryError` or `KafkaException`; nothing is delivered then.
     """
     began = time.monotonic()
-    start = assigned.start
-    if start is None:
-        raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start offset")
     attempt = Attempt(
-        assigned, engine, client, settings, policy,
+        assigned, recovering, engine, client, settings, policy,
         cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
         until=None if policy.timeout is None else assigned.taken_at + policy.timeout,
     )  # fmt: skip
-    assigned.identify(log_name(attempt.cluster, attempt.topic_id))
+    recovering.log = log_name(attempt.cluster, attempt.topic_id)
     opened = yield from open_store(attempt)
     partition = opened.partition
-    start, done_epoch = yield from valid_history(attempt, start, partition)
+    start, done_epoch = yield from valid_history(attempt, recovering.start, partition)
     while True:
         plan = start_plan(partition, start, client, policy)
         notes: list[str] = []
@@ -89,7 +87,9 @@ def recover(
     complete = own if start.metadata is None else start.metadata.complete
     # There are no events where nothing was replayed or installed.
     was_told = assigned.state is State.REPLAYING
-    assigned.be_ready(partition, complete=complete, completed_above=done, note=note, seconds=seconds)
+    assigned.be_ready(
+        Recovered(recovering.start, recovering.log, partition, complete, done, note=note, seconds=seconds)
+    )
     if was_told:
         engine.count(attempt.event("recovery-ended", f"{note}, {seconds:.2f} s"))
 
@@ -101,28 +101,31 @@ def _fill(
 
     A cut of the log meanwhile makes the rest worthless; None: there was no cut.
     """
-    assigned, partition = attempt.assigned, opened.partition
-    if start is not assigned.start:
-        assigned.begin_at(start)
-    _keep_history(assigned, start, plan, partition.terms.rule)
+    recovering, commits, partition = attempt.recovering, attempt.assigned.commits, opened.partition
+    if start is not recovering.start:
+        # Not the committed offset: what was requested behind it must be committed again.
+        recovering.start = start
+        commits.forget_move()
+        commits.ask_again()
+    _keep_history(attempt, start, plan, partition.terms.rule)
     plan, notes = yield from _start_with_marks(attempt, start, opened, plan)
     if plan.replay_to <= plan.replay_from:
         return plan, notes, None
     with attempt.reader() as reader:
         cut = yield from replay(attempt, partition, plan, reader)
-    notes.append(f"replayed {counted(assigned.replayed, 'record')}")
+    notes.append(f"replayed {counted(recovering.replayed, 'record')}")
     return plan, notes, cut or (yield from find_log_cut(start, partition, attempt.client))
 
 
-def _keep_history(assigned: Assigned, start: Start, plan: StartPlan, rule: str) -> None:
+def _keep_history(attempt: Attempt, start: Start, plan: StartPlan, rule: str) -> None:
     """Let the start keep the history that its store vouched for.
 
     If this attempt fails, the next one finds that store begun anew.
     """
     if start.metadata is None and plan.progress.low < start.offset:
         low, era = plan.progress.low, plan.progress.era
-        kept = CommitMetadata(low=low, log=assigned.log, rule=rule, era=era, complete=False)
-        assigned.learn(start, replace(start, metadata=kept))
+        kept = CommitMetadata(low=low, log=attempt.recovering.log, rule=rule, era=era, complete=False)
+        attempt.learn(start, replace(start, metadata=kept))
 
 
 def _start_with_marks(

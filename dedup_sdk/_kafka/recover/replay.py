@@ -13,7 +13,8 @@ import numpy as np
 
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assign.assignment import LogChange, Steps, Wait
+from dedup_sdk._kafka.assign.assignment import Steps, Wait
+from dedup_sdk._kafka.assign.start import LogChange
 from dedup_sdk._kafka.client.reader import TailReader
 from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._window import length_text
@@ -56,9 +57,9 @@ def _fold(
     attempt: Attempt, partition: Partition, plan: StartPlan, reader: TailReader, begin: int
 ) -> Steps[LogChange | None]:
     watch = ReplayWatch(f"{partition.topic}[{partition.partition}]", begin, plan.replay_to, attempt.progress)
-    epoch = None if attempt.assigned.start is None else attempt.assigned.start.leader_epoch
-    reached, heard = begin, time.monotonic()
-    attempt.assigned.note_reached(begin, plan.replay_to)
+    recovering = attempt.recovering
+    epoch, reached, heard = recovering.start.leader_epoch, begin, time.monotonic()
+    recovering.reached = begin, plan.replay_to
     for batch in reader.slices(begin, plan.replay_to, attempt.engine.keys):
         if attempt.is_over:
             _start_without_replay(attempt, partition, plan)
@@ -72,8 +73,10 @@ def _fold(
             return LogChange(batch.offsets[0])
         partition.fold(batch.offsets, batch.timestamps, batch.digests, batch.end)
         reached, heard = batch.end, time.monotonic()
-        attempt.assigned.replay(attempt.assigned.note, len(batch.offsets))
-        attempt.assigned.note_reached(batch.end, plan.replay_to)
+        recovering.reached = reached, plan.replay_to
+        if batch.offsets:
+            recovering.replayed += len(batch.offsets)
+            attempt.assigned.retry.silent_since = 0.0
         watch.note(batch.end)
         attempt.engine.trim()
         yield None

@@ -15,17 +15,26 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._interruptions import is_interruption
-from dedup_sdk._kafka.assign.assignment import CATCHING_UP, RECOVERING, Assigned, Coordinates, Starts, State
-from dedup_sdk._kafka.assign.commits import Beginning, Commits
+from dedup_sdk._kafka.assign.assignment import (
+    CATCHING_UP,
+    RECOVERING,
+    Asking,
+    Assigned,
+    Recovered,
+    Recovering,
+    Retry,
+    State,
+)
+from dedup_sdk._kafka.assign.commits import Beginning, Commits, Coordinates
+from dedup_sdk._kafka.assign.start import Starts
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.client_errors import is_retriable
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import ClientSettings
-from dedup_sdk._kafka.recover.backoff import LOOK_S, Backoff
+from dedup_sdk._kafka.recover.backoff import LOOK_S, Backoff, silent_s
 from dedup_sdk._kafka.recover.recovery import recover
 from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._masking import shown
-from dedup_sdk._metrics import Hindrance
 from dedup_sdk.errors import DedupError, RecoveryError, StoreUnavailableError
 
 logger = logging.getLogger("dedup_sdk")
@@ -41,7 +50,7 @@ ASK_AGAIN_S = 0.5
 UNKNOWN_S = 10.0
 """Seconds after which a topic or partition that is unknown to the client or the broker counts as missing."""
 _UNKNOWN_PARTITION: Final = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 (that is its public name)
-_state, _failures = attrgetter("state"), attrgetter("failures")
+_state, _failures = attrgetter("state"), attrgetter("retry.failures")
 
 
 class RecoveryLoop:
@@ -91,7 +100,7 @@ class RecoveryLoop:
             now = time.monotonic()
             # Finished ones make room for others: many short recoveries fit into one poll.
             runnable = [
-                each for each in self._assigned.values() if each.state in CATCHING_UP and each.ask_at <= now
+                each for each in self._assigned.values() if each.state in CATCHING_UP and each.retry.at <= now
             ]
             self.hurried = bool(runnable) and not self._backoff.rests
             if now >= until or not self.hurried:
@@ -114,30 +123,14 @@ class RecoveryLoop:
 
     def step(self, assigned: Assigned) -> None:
         """Run one step of a partition's recovery."""
-        began = time.monotonic()
+        began, phase = time.monotonic(), assigned.phase
         try:
             if not self._backoff.may_begin(assigned):
                 return
-            if assigned.start is None:
+            if isinstance(phase, Asking):
                 self._find_start(assigned)
-                return
-            if assigned.recovery is None:
-                if not self._client.is_described(assigned.topic) and not self._client.describe(
-                    {each.topic for each in self._assigned.values() if each.state in RECOVERING}
-                ):
-                    assigned.wait_until(time.monotonic() + LOOK_S, assigned.waits_for)
-                    return
-                steps = recover(assigned, self._engine, self._client, self._settings, self._policy)
-                assigned.begin_recovery(steps)
-            else:
-                steps = assigned.recovery
-            wait = next(steps)
-            if wait is None:
-                assigned.wait_until(assigned.ask_at, None)
-            else:
-                assigned.wait_until(time.monotonic() + wait.seconds, wait.hindrance)
-        except StopIteration:
-            assigned.end_recovery()
+            elif isinstance(phase, Recovering) and (phase.steps is not None or self._begin(assigned, phase)):
+                self._continue(assigned.retry, phase)
         except BaseException as error:
             assigned.recover_anew()
             self._engine.lose(assigned.topic, assigned.partition)
@@ -145,6 +138,23 @@ class RecoveryLoop:
                 raise
         finally:
             self._backoff.took(time.monotonic() - began)
+
+    def _begin(self, assigned: Assigned, phase: Recovering) -> bool:
+        """Begin an attempt; return False as long as the topics are not described yet."""
+        if not self._client.is_described(assigned.topic) and not self._client.describe(
+            {each.topic for each in self._assigned.values() if each.state in RECOVERING}
+        ):
+            assigned.retry.at = time.monotonic() + LOOK_S
+            return False
+        phase.steps = recover(assigned, phase, self._engine, self._client, self._settings, self._policy)
+        return True
+
+    @staticmethod
+    def _continue(retry: Retry, phase: Recovering) -> None:
+        wait = None if phase.steps is None else next(phase.steps, None)
+        retry.hindrance = None if wait is None else wait.hindrance
+        if wait is not None:
+            retry.at = time.monotonic() + wait.seconds
 
     def _is_noted(self, assigned: Assigned, error: BaseException) -> bool:
         """Note an error; return False for an unexpected one, which is to be raised at once."""
@@ -158,15 +168,13 @@ class RecoveryLoop:
     def _note_failure(self, assigned: Assigned, error: DedupError | KafkaException) -> None:
         """Schedule a retry of the recovery, or keep the error for `poll` to raise."""
         now = time.monotonic()
-        hindrance: Hindrance | None = assigned.waits_for
+        assigned.retry.at = now + ASK_AGAIN_S
         if isinstance(error, StoreUnavailableError):
             self._tell_store_refused(assigned, error)
-            hindrance = "store"
-        assigned.wait_until(now + ASK_AGAIN_S, hindrance)
-        if isinstance(error, StoreUnavailableError):
+            assigned.retry.hindrance = "store"
             return
         if isinstance(error, KafkaException) and (
-            is_retriable(error) or (_is_unknown_topic(error) and assigned.silent_s(now) <= UNKNOWN_S)
+            is_retriable(error) or (_is_unknown_topic(error) and silent_s(assigned.retry, now) <= UNKNOWN_S)
         ):
             self._backoff.failed(assigned)
             logger.warning(
@@ -185,11 +193,11 @@ class RecoveryLoop:
     def _tell_store_refused(self, assigned: Assigned, error: StoreUnavailableError) -> None:
         """Log that a store cannot be opened, unless a partition waits for its store already: the cause is the same."""
         partitions = self._assigned.values()
-        if any(each.waits_for == "store" for each in partitions):
+        if any(each.retry.hindrance == "store" for each in partitions):
             return
         logger.error(
             "%s[%d] waits for its store; %d of %d partitions have theirs, and later ones may wait as well: %s",
-            assigned.topic, assigned.partition, sum(each.engine_partition is not None for each in partitions),
+            assigned.topic, assigned.partition, sum(each.recovered is not None for each in partitions),
             len(partitions), error,
             extra={"event": "store-waited-for"},
         )  # fmt: skip
@@ -200,15 +208,15 @@ class RecoveryLoop:
         try:
             [committed] = self._client.committed([wanted], self._client.readers.timeout_s).values()
             assigned.starts_at(self._starts.start(wanted, committed))
-            assigned.note_answer()
+            assigned.retry.silent_since = 0.0
         except KafkaException as error:
             self._backoff.failed(assigned)
-            self._backoff.put_off(each for each in self._assigned.values() if each.start is None)
+            self._backoff.put_off(each for each in self._assigned.values() if isinstance(each.phase, Asking))
             now = time.monotonic()
-            if assigned.silent_s(now) > UNKNOWN_S and error.args[0].code() == _UNKNOWN_PARTITION:
+            if silent_s(assigned.retry, now) > UNKNOWN_S and error.args[0].code() == _UNKNOWN_PARTITION:
                 if self._client.knows_of(assigned.topic, assigned.partition):
                     # The partition exists, but has no leader at present.
-                    assigned.note_answer(now)
+                    assigned.retry.silent_since = now
                     return
                 raise RecoveryError(
                     f"{assigned.topic}[{assigned.partition}] is unknown to the broker: {error}; does the topic exist?"
@@ -226,14 +234,12 @@ class RecoveryLoop:
         now = time.monotonic()
         known, due = [], []
         for assigned in finished:
-            if (
-                assigned.start is None
-                or not assigned.start.must_commit_first
-                or assigned.commits.beginning is Beginning.KNOWN
-            ):
+            phase = assigned.phase
+            is_told = isinstance(phase, Recovered) and not phase.start.must_commit_first
+            if is_told or assigned.commits.beginning is Beginning.KNOWN:
                 known.append(assigned)
-            elif assigned.commits.beginning is Beginning.TO_ASK and assigned.ask_at <= now:
-                assigned.wait_until(now + ASK_AGAIN_S, assigned.waits_for)
+            elif assigned.commits.beginning is Beginning.TO_ASK and assigned.retry.at <= now:
+                assigned.retry.at = now + ASK_AGAIN_S
                 due.append(assigned)
         if due:
             try:

@@ -21,27 +21,22 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import (
     ENDING,
     NOT_YET_DELIVERING,
     RECOVERING,
     TRANSITIONS,
+    Asking,
     Assigned,
-    Coordinates,
-    LogChange,
     Pause,
     Reading,
-    Start,
-    Starts,
+    Recovered,
+    Recovering,
     State,
-    hindrances_of,
-    needs_leader,
-    note_uncompleted,
-    set_back,
 )
-from dedup_sdk._kafka.assign.commits import Commits, settle_move
-from dedup_sdk._kafka.assign.health import FetchWatch, StatusBoard
+from dedup_sdk._kafka.assign.commits import Commits, Coordinates, settle_move
+from dedup_sdk._kafka.assign.health import FetchWatch, StatusBoard, hindrances_of
+from dedup_sdk._kafka.assign.start import LogChange, Start, Starts, needs_leader, set_back
 from dedup_sdk._kafka.assign.topic_watch import TopicWatch
 from dedup_sdk._kafka.assign.window_check import WindowCheck
 from dedup_sdk._kafka.client.client import ANSWER_S, Client
@@ -232,7 +227,7 @@ class Session:
         ``before``: the commit of what was completed before a seek (`Commits.before_move`).
         """
         assigned = self.assigned[topic, partition]
-        known = self._history(assigned)
+        known = assigned.history()
         if before is not None and (assigned.recovers or before is assigned.commits.before_move):
             # A move before this one has brought nothing: this one goes from where that one began.
             earlier = parse_metadata(before.metadata, committed=before.offset)
@@ -254,16 +249,6 @@ class Session:
         if not log_changed:
             self.commits.hand_on(assigned, self.assigned[topic, partition])
 
-    def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
-        """Return the range processed without a gap: its metadata (with ``low``) and the offset after its end."""
-        if assigned.engine_partition is not None:
-            high = assigned.engine_partition.flight.high
-            return assigned.metadata(assigned.engine_partition, high), high
-        start = assigned.start
-        if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
-            return None
-        return start.metadata, start.offset
-
     def _begin_again(
         self,
         assigned: Assigned,
@@ -278,7 +263,7 @@ class Session:
         after = Assigned(
             assigned.topic,
             assigned.partition,
-            start,
+            Asking() if start is None else Recovering(start),
             wanted=assigned.wanted,
             by_hand=assigned.by_hand,
             taken_at=time.monotonic(),
@@ -288,7 +273,7 @@ class Session:
             failed_at=assigned.failed_at,
             delivered_to=assigned.delivered_until(delivered_to),
         )
-        self._succeed(assigned, after, write=write and assigned.engine_partition is not None)
+        self._succeed(assigned, after, write=write and assigned.recovered is not None)
 
     def _succeed(self, before: Assigned | None, after: Assigned, *, write: bool = False) -> None:
         """Put an `Assigned` in the place of another one, and close that.
@@ -347,7 +332,7 @@ class Session:
         for assigned in list(self.assigned.values()):
             if assigned.state is State.FAILED:
                 continue
-            partition, known = assigned.engine_partition, self._history(assigned)
+            partition, known = assigned.engine_partition, assigned.history()
             start = (
                 assigned.start
                 if partition is None or known is None
@@ -358,21 +343,21 @@ class Session:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 
     def _start_to_reopen(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
-        history, high = known
+        (history, high), recovered = known, assigned.recovered
         # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
-        history = replace(history, done=assigned.completed_above)
-        if assigned.engine_partition is not None:
+        history = replace(history, done=None if recovered is None else recovered.completed_above)
+        if recovered is not None:
             # Records that were not read yet must still be compared with the marks.
-            high = assigned.engine_partition.committable
+            high = recovered.partition.committable
         return Start(offset=high, metadata=history, reopened=True, acknowledged=self._acknowledged(assigned))
 
     @staticmethod
     def _acknowledged(assigned: Assigned) -> int | None:
         """Return the last offset of the partition that the broker is known to have taken; None without one."""
-        start, has_moved = assigned.start, assigned.commits.before_move is not None
-        if assigned.engine_partition is not None and not has_moved:
-            return assigned.engine_partition.flight.committed
-        if start is None:
+        recovered, has_moved = assigned.recovered, assigned.commits.before_move is not None
+        if recovered is not None and not has_moved:
+            return recovered.partition.flight.committed
+        if (start := assigned.start) is None:
             return None
         return start.acknowledged if start.reopened or has_moved else start.offset
 
@@ -419,7 +404,8 @@ class Session:
                 extra={"event": "commit-on-revoke-failed"},
             )
         for assigned in owned:
-            of_partition(self.engine.counters, *assigned.coordinates).left_out += _count_left_out(assigned)
+            if (recovered := assigned.recovered) is not None:
+                of_partition(self.engine.counters, *assigned.coordinates).left_out += recovered.left_out()
         for assigned in owned:
             in_time = time.monotonic() < until
             if not in_time:
@@ -473,8 +459,8 @@ class Session:
         self.board.request()
 
     def _detach(self, assigned: Assigned) -> None:
-        if assigned.recovery is not None:
-            assigned.recovery.close()
+        if isinstance(assigned.known, Recovering) and assigned.known.steps is not None:
+            assigned.known.steps.close()
         self._backoff.forget(assigned.topic, assigned.partition)
         self.put_off.pop(assigned.coordinates, None)
 
@@ -527,7 +513,7 @@ class Session:
         """Return and remove the kept events that may be handled now."""
         now = time.monotonic()
         waiting = [self.assigned[coordinates] for coordinates in self.put_off]
-        due = [each for each in waiting if each.ask_at <= now and self._backoff.may_begin(each)]
+        due = [each for each in waiting if each.retry.at <= now and self._backoff.may_begin(each)]
         return [self.put_off.pop(each.coordinates) for each in due]
 
     def recover_again(
@@ -538,7 +524,7 @@ class Session:
         ``same_until`` and ``contradicted_at``: see `LogChange`.
         """
         assigned = self.assigned[topic, partition]
-        known = self._history(assigned)
+        known = assigned.history()
         if known is not None:
             # A recreated topic has the same leader epochs: by them the broker takes its log for the old one.
             self._client.forget_topic_ids()
@@ -548,11 +534,11 @@ class Session:
     def _topics_made_anew(self) -> list[Coordinates]:
         """Recover the partitions of topics that were deleted and recreated, from their beginning; return them."""
         # A running recovery checks the topic ID itself.
-        delivering = [each for each in self.assigned.values() if each.state is State.ACTIVE]
-        changed = self._topic_watch.look(delivering)
-        for assigned in changed:
-            self.recover_again(assigned.topic, assigned.partition)
-        return [assigned.coordinates for assigned in changed]
+        delivering = [active for each in self.assigned.values() if (active := each.active) is not None]
+        changed = [(each.topic, each.partition.partition) for each in self._topic_watch.look(delivering)]
+        for coordinates in changed:
+            self.recover_again(*coordinates)
+        return changed
 
     def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
         """Recover again where the log has other records than the completed ones, or ends below them.
@@ -560,7 +546,7 @@ class Session:
         Return whether it does; ``auto.offset.reset`` would skip the records that replaced them. ``same_until``: see
         `LogChange`.
         """
-        known = self._history(assigned)
+        known = assigned.history()
         if known is None:
             return False
         if same_until is None and known[1] <= self._client.log_end(assigned.topic, assigned.partition):
@@ -587,9 +573,9 @@ class Session:
         same offset.
         """
         assigned = self.assigned.get((message.topic(), message.partition()))
-        if assigned is None or assigned.engine_partition is None or not assigned.engine_partition.started:
+        if assigned is None or assigned.recovered is None:
             return assigned is not None
-        place = assigned.engine_partition.flight.place(message.offset())
+        place = assigned.recovered.partition.flight.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
 
     # --- a poll ------------------------------------------------------------------------------------------------------
@@ -615,8 +601,8 @@ class Session:
             self.engine.write_again()
             self.write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
-            if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
-                self._throttle(assigned, assigned.engine_partition)
+            if assigned.state is State.ACTIVE and isinstance(assigned.phase, Recovered):
+                self._throttle(assigned, assigned.phase)
         try:
             if self.commits.pending:
                 self.commits.send_pending()
@@ -636,10 +622,10 @@ class Session:
         """Activate partitions whose recovery has ended."""
         fetching = any(map(_is_fetched, self.assigned.values()))
         for assigned in finished:
-            start = assigned.start
-            if start is None:
-                raise AssertionError(f"{assigned.topic}[{assigned.partition}] recovered without a start")
             assigned.enter(State.ACTIVE)
+            if (active := assigned.active) is None:
+                raise AssertionError(f"{assigned.topic}[{assigned.partition}] has not recovered")
+            start = active.start
             # From here on the group's commit says where the partition stands, also after an interruption.
             self._asked.pop(assigned.coordinates, None)
             epoch = start.leader_epoch
@@ -664,11 +650,12 @@ class Session:
         waking, self.waking = self.waking, []
         self._client.wake(waking)
 
-    def _throttle(self, assigned: Assigned, partition: Partition) -> None:
+    def _throttle(self, assigned: Assigned, active: Recovered) -> None:
         """Pause a partition with a backlog, a full disk, or a gate that lets nothing through; resume it afterwards."""
-        flight, pauses = partition.flight, assigned.pauses
+        partition, pauses = active.partition, assigned.pauses
+        flight = partition.flight
         if self._completed_by_user:
-            note_uncompleted(assigned, flight, MOST_WAITING)
+            active.note_uncompleted(MOST_WAITING)
         full = partition.writer.disk_full and self._policy.on_full_disk == "pause"
         if full != (Pause.DISK in pauses):
             self._pause_while(assigned, Pause.DISK, full)
@@ -713,16 +700,6 @@ def _start_of_move(history: CommitMetadata, high: int, offset: int, *, own: int)
         # Nothing completed is asked for.
         return Start(offset=high, metadata=history, reopened=True)
     return Start(offset=min(offset, high), metadata=set_back(history, offset))
-
-
-def _count_left_out(assigned: Assigned) -> int:
-    """Return how many completed offsets do not fit into the commit of a partition."""
-    partition = assigned.engine_partition
-    return (
-        0
-        if partition is None or not partition.started
-        else assigned.left_out(partition, partition.committable)
-    )
 
 
 def waiting_until(deadline: float) -> float:
@@ -815,12 +792,10 @@ class RebalanceLog:
         name = f"{assigned.topic}[{assigned.partition}]"
         if assigned.start is not None:
             name += f"@{assigned.start.offset}"
-        notes = [assigned.note] if assigned.note else []
+        recovered, note = assigned.recovered, assigned.known.note
+        notes = [note] if note else []
         notes += hindrances_of(assigned, self._engine)
-        if assigned.engine_partition is None:
-            notes.append("not up to date")
-        else:
-            notes.append(f"{assigned.seconds:.2f} s")
+        notes.append("not up to date" if recovered is None else f"{recovered.seconds:.2f} s")
         return f"{name} ({', '.join(notes)})"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dedup_sdk._checks import choice, seconds
-from dedup_sdk._kafka.assign.assignment import SetBack
+from dedup_sdk._kafka.assign.start import SetBack
 from dedup_sdk._masking import is_url, shown, shown_location
 from dedup_sdk._store.snapshot_source import SnapshotLocations, snapshot_locations, why_unreadable
 from dedup_sdk._strategy import Lookup, Strategy

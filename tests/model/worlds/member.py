@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from dedup_sdk._core.flight import SINGLE
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.assign.assignment import State
+from dedup_sdk._kafka.assign.assignment import Recovering
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.deliver.classifier import BatchClassifier
@@ -119,21 +119,22 @@ class Member:
         """End without another word."""
         self.disk.dead = True
         for assigned in list(self.session.assigned.values()):
-            if assigned.recovery is not None:
-                assigned.recovery.close()
+            if isinstance(assigned.phase, Recovering) and assigned.phase.steps is not None:
+                assigned.phase.steps.close()
             self.engine.lose(assigned.topic, assigned.partition)
 
     def held(self, partition: int) -> Partition | None:
         """The engine's partition, if it delivers."""
         assigned = self.session.assigned.get((TOPIC, partition))
-        return assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
+        active = None if assigned is None else assigned.active
+        return None if active is None else active.partition
 
     # --- a poll ------------------------------------------------------------------------------------------------------
 
     def work(self) -> None:
         """Do the work of a poll beside reading."""
         for assigned in self.session.assigned.values():
-            assigned.ask_at = 0.0
+            assigned.retry.at = 0.0
         self.session.write_again_at = 0.0
         self.engine.trim()
         self.session.work()
@@ -177,8 +178,8 @@ class Member:
     def persist(self) -> None:
         """Write the completions."""
         for assigned in self.session.assigned.values():
-            if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
-                assigned.engine_partition.persist()
+            if assigned.active is not None:
+                assigned.active.partition.persist()
 
     # --- handlers ----------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk._kafka.assign.assignment import Assigned, Start
+from dedup_sdk._kafka.assign.assignment import Assigned, Retry
 from dedup_sdk._kafka.client import client as client_module
 from dedup_sdk._kafka.client.client import ANSWER_S, EndProbe, MetadataRequests, PendingRequest
 from dedup_sdk._kafka.client.reader import Readers
 from dedup_sdk._kafka.client.settings import client_settings
-from dedup_sdk._kafka.recover.backoff import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
+from dedup_sdk._kafka.recover.backoff import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff, silent_s
 
 
 @dataclass
@@ -76,14 +76,14 @@ def test_after_a_silence_every_leader_has_to_answer_first(world: World) -> None:
     """Also the leaders of partitions that did not fail: one short wait is all that a broker which hangs costs."""
     hung, other = Assigned("t", 0), Assigned("t", 1)
     world.backoff.failed(hung)
-    assert hung.ask_at > world.bench.now_s
+    assert hung.retry.at > world.bench.now_s
     assert not world.backoff.may_begin(other)
     world.bench.answer(7, took_s=0.001)
     assert world.backoff.may_begin(other)
     assert not world.backoff.may_begin(hung)
     world.bench.now_s += 1.0
     assert not world.backoff.may_begin(hung)
-    assert (hung.waits_for, other.waits_for) == ("broker", None)
+    assert (hung.retry.hindrance, other.retry.hindrance) == ("broker", None)
     world.bench.answer(-1001, took_s=5.0)
     assert not world.backoff.may_begin(hung)
     world.bench.now_s += BACKOFF_S
@@ -118,7 +118,7 @@ def test_a_partition_asks_less_and_less(world: World) -> None:
     assigned, waits = Assigned("t", 0), []
     for _ in range(7):
         world.backoff.failed(assigned)
-        waits.append(assigned.ask_at - world.bench.now_s)
+        waits.append(assigned.retry.at - world.bench.now_s)
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, MOST_AGAIN_S, MOST_AGAIN_S]
     assert world.bench.renewed == 7
 
@@ -175,11 +175,9 @@ def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPa
     assert [made.index(probe.asked.client) for probe in probes] == [0, 0, 1]
 
 
-def test_silence_begins_anew_after_an_answer() -> None:
-    """Records that came, or a recovery that ended: a topic that was there in between is waited for as long again."""
-    assigned = Assigned("t", 0, Start(offset=0))
-    assert (assigned.silent_s(100.0), assigned.silent_s(109.0)) == (0.0, 9.0)
-    assigned.replay("replaying", records=1)
-    assert (assigned.silent_s(200.0), assigned.silent_s(205.0)) == (0.0, 5.0)
-    assigned.end_recovery()
-    assert assigned.silent_s(300.0) == 0.0
+def test_silence_begins_with_the_first_request_that_fails() -> None:
+    """A topic that was there in between is waited for as long again: whoever hears of it sets the time back."""
+    retry = Retry()
+    assert (silent_s(retry, 100.0), silent_s(retry, 109.0)) == (0.0, 9.0)
+    retry.silent_since = 0.0
+    assert (silent_s(retry, 200.0), silent_s(retry, 205.0)) == (0.0, 5.0)

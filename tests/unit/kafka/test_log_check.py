@@ -124,7 +124,7 @@ def test_a_group_that_was_truncated_is_not_rewound_at_the_next_start() -> None:
     cluster.log += [b"e", b"f"]
     again = Machine(cluster, machine.memory)
     assert again.up_to_date().flight.high == 4
-    assert again.session.assigned[TOPIC, 0].note == "resumed"
+    assert again.session.assigned[TOPIC, 0].known.note == "resumed"
 
 
 def test_what_grows_behind_a_truncation_is_handled() -> None:

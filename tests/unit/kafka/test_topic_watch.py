@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
-from dedup_sdk._kafka.assign.assignment import Assigned, State
 from dedup_sdk._kafka.assign.topic_watch import LOOK_EVERY_S, LOOK_SOON_S, TopicWatch
 from dedup_sdk._kafka.client.client import PendingRequest
 from dedup_sdk._kafka.client.commit_text import log_name
@@ -54,6 +54,14 @@ class Brokers:
         self.open = []
 
 
+@dataclass
+class Partition:
+    """A partition that is read."""
+
+    topic: str
+    log: str
+
+
 class World:
     """A watch, its clock and its brokers, and one partition of each topic."""
 
@@ -61,9 +69,7 @@ class World:
         self.now = 0.0
         self.brokers = Brokers(**ids)
         self.watch = TopicWatch(self.brokers, lambda: self.now)
-        self.partitions = [
-            Assigned(topic, 0, state=State.ACTIVE, log=log_name("c", f"{topic}-1")) for topic in ids
-        ]
+        self.partitions = [Partition(topic, log_name("c", f"{topic}-1")) for topic in ids]
 
     def look(self, after_s: float) -> list[str]:
         """Wait, look, and look at the answers; the topics that are others."""

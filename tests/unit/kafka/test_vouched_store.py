@@ -8,13 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from dedup_sdk._kafka.assign.assignment import Assigned, Start
+from dedup_sdk._kafka.assign.assignment import Assigned, Recovering
+from dedup_sdk._kafka.assign.start import Start
 from dedup_sdk._kafka.client.commit_text import CommitMetadata
 from dedup_sdk._kafka.recover import history as steps
+from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._kafka.recover.settings import History, Recovery
 from dedup_sdk._marks import Progress
 
 SETTINGS = Recovery()
+NOTHING: Any = None
 
 
 def lines_at_start(
@@ -59,10 +62,19 @@ def test_a_text_of_another_log_and_records_before_it(
     """The line has their fate under the user's setting."""
     start = Start(offset=4, metadata=CommitMetadata(low=0, log="theirs"))
     steps.discard_other_log(
-        Assigned("orders", 3, start, log="ours"),
+        Attempt(
+            Assigned("orders", 3),
+            Recovering(start, log="ours"),
+            NOTHING,
+            NOTHING,
+            NOTHING,
+            Recovery(history=history),
+            cluster="",
+            topic_id="",
+            until=None,
+        ),
         start,
         CommitMetadata(low=0, log="theirs"),
-        Recovery(history=history),
     )
     assert "belongs to another log" in caplog.text
     assert told in caplog.text

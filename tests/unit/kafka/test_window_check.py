@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk import Lookup, MemoryStore, Window
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assign.assignment import Assigned, Start
+from dedup_sdk._kafka.assign.assignment import Assigned, Recovering
+from dedup_sdk._kafka.assign.start import Start
 from dedup_sdk._kafka.assign.window_check import WindowCheck, misfits
 from dedup_sdk._kafka.client.client import PendingRequest
 from dedup_sdk._kafka.client.settings import client_settings
@@ -116,7 +117,7 @@ def checked(window: Window) -> tuple[WindowCheck, FakeClient, Deduplicator]:
 
 def begun(partition: int) -> Assigned:
     """A partition that began at offset 5."""
-    return Assigned("t", partition, Start(offset=5))
+    return Assigned("t", partition, Recovering(Start(offset=5)))
 
 
 def test_a_topic_is_asked_about_once() -> None:
