@@ -45,7 +45,6 @@ from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assign.health import Asked, health_of, warn_of_recovering
-from dedup_sdk._kafka.assign.log_end import LogEnds
 from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.client.closing import ClientEnd, keep_from_children, leave_group, stopped_by
@@ -77,6 +76,7 @@ from dedup_sdk._kafka.deliver.positions import Positions
 from dedup_sdk._kafka.deliver.write_policy import Durability, WritePolicy
 from dedup_sdk._kafka.recover.session import WAITING_SHARE, Session, waiting_until
 from dedup_sdk._kafka.recover.settings import Recovery
+from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics, samples_of
 from dedup_sdk._observe import Counters, Health, Observer, PartitionStatus, by_partition
@@ -245,7 +245,8 @@ class DedupConsumer(Consumer):
             )
             self._engine.share(gatekeeper)
         self._client = Client(self, settings)
-        self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
+        self._session = Session(self._engine, self._client, settings, recovery.set_back)
+        self._upkeep = Upkeep(self._session, self._client, settings, recovery, self._callback_errors)
         self._access = ClientLock(self._interruption.note)
         self._access.closes_by(partial(_is_closing, self))
         steps = self._steps = Steps(self._access, self._interruption, self._callback_errors)
@@ -258,7 +259,7 @@ class DedupConsumer(Consumer):
         handover = self._handover = Handover(self._session, self._fetcher, classifier, self._delivery, steps)
         self._assignment = AssignmentApi(self, self._client, settings, handover, steps)
         self._positions = Positions(self, self._client, handover, self._assignment, steps)
-        judge = Judge(self._engine, classifier, handover, LogEnds(self._client), steps)
+        judge = Judge(self._engine, classifier, handover, self._upkeep, steps)
         writes = WritePolicy(self._engine, durability)
         maintenance = Maintenance(judge, self._assignment, self._positions, writes, steps)
         self._poller = Poller(judge, maintenance, self._assignment, self._positions, steps)
@@ -1067,7 +1068,7 @@ class DedupConsumer(Consumer):
             has_assignment=session.has_assignment,
             is_closed=self._access.closed or self._access.closer is not None,
         )
-        return health_of(asked, self.partition_statuses, session.fetch_watch, time.monotonic())
+        return health_of(asked, self.partition_statuses, self._upkeep.fetch_watch, time.monotonic())
 
     @property
     def effective_window_ms(self) -> int | None:

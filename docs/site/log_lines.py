@@ -134,7 +134,7 @@ LINES: Final[dict[str, list[Line]]] = {
             "cause, then restart the consumer.",
         ),
         Line(
-            "_kafka/recover/session.py", "backlog",
+            "_kafka/recover/upkeep.py", "backlog",
             "One message is not completed, and too many duplicates of it or records after it wait. Find the handler "
             "that hangs.",
         ),
@@ -155,7 +155,7 @@ LINES: Final[dict[str, list[Line]]] = {
             "coordinator and the rights of the user.",
         ),
         Line(
-            "_kafka/recover/session.py", "commit-failed",
+            "_kafka/recover/upkeep.py", "commit-failed",
             "The client could not send a commit. Nothing to do unless it stays; then check the coordinator.",
         ),
         Line(

@@ -28,7 +28,8 @@ from dedup_sdk._kafka.consumer import BATCH
 from dedup_sdk._kafka.deliver.maintenance import MAINTENANCE_S
 from dedup_sdk._kafka.deliver.write_policy import MOST_UNWRITTEN
 from dedup_sdk._kafka.recover.scheduler import SLICE_S
-from dedup_sdk._kafka.recover.session import MOST_WAITING, WAITING_SHARE
+from dedup_sdk._kafka.recover.session import WAITING_SHARE
+from dedup_sdk._kafka.recover.upkeep import MOST_WAITING
 from dedup_sdk._masking import MAX_ERROR_CHARS
 from dedup_sdk._metrics import EventName
 from dedup_sdk._store.rocks import RocksStore

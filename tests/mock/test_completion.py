@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import VerdictKind
-from dedup_sdk._kafka.recover import session
+from dedup_sdk._kafka.recover import upkeep
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, progress, values
 
@@ -250,7 +250,7 @@ def test_too_many_in_flight_pause_the_partition(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one message is not completed, waiting messages behind it are bounded; then they come, none lost."""
-    monkeypatch.setattr(session, "MOST_WAITING", 50)
+    monkeypatch.setattr(upkeep, "MOST_WAITING", 50)
     send(*map(str, range(40)))
     consumer = make("orders", completion="explicit", config={"queued.min.messages": 1})
     first, *rest = poll_some(consumer, 40)
@@ -280,7 +280,7 @@ def test_where_the_user_paused_too_a_full_partition_stays_paused(
     send(*map(str, range(20)))
     consumer = make("orders", completion="explicit")
     messages = poll_some(consumer, 20)
-    monkeypatch.setattr(session, "MOST_WAITING", 5)
+    monkeypatch.setattr(upkeep, "MOST_WAITING", 5)
     orders = [TopicPartition("orders", 0)]
     consumer.poll(0)
     send("new")

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._kafka.assign import assignment
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.recover import session
+from dedup_sdk._kafka.recover import upkeep
 from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import PATIENCE_S, commit_plainly, poll_quiet, poll_some, run_all, wait_for
 
@@ -75,7 +75,7 @@ def test_a_pause_of_the_application_is_said(make: Make, send: Send) -> None:
 
 def test_a_backlog_is_said(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that is paused because too much waits for one message says so until that is completed."""
-    monkeypatch.setattr(session, "MOST_WAITING", 5)
+    monkeypatch.setattr(upkeep, "MOST_WAITING", 5)
     send(*map(str, range(20)))
     consumer = make("orders", completion="explicit")
     messages = wait_for(
@@ -120,9 +120,9 @@ def test_completing_by_asking_for_more_is_never_uncompleted(
 ) -> None:
     """Where the loop itself completes, many messages in flight are nothing to warn of."""
     monkeypatch.setattr(assignment, "MANY", 5)
-    work, looks, seen = session.Session.work, list[int](), list[tuple[str, ...]]()
+    work, looks, seen = upkeep.Upkeep.work, list[int](), list[tuple[str, ...]]()
 
-    def counted(self: session.Session, **given: Any) -> Any:
+    def counted(self: upkeep.Upkeep, **given: Any) -> Any:
         looks.append(1)
         return work(self, **given)
 
@@ -139,7 +139,7 @@ def test_completing_by_asking_for_more_is_never_uncompleted(
             until(lambda: len(looks) >= looked + 2)
             seen.append(only(consumer).hindrances)
 
-    monkeypatch.setattr(session.Session, "work", counted)
+    monkeypatch.setattr(upkeep.Upkeep, "work", counted)
     send(*map(str, range(20)))
     consumer = make("orders")
     run_all(consumer, handle)

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, Unit, Window
-from dedup_sdk._kafka.recover import session
+from dedup_sdk._kafka.recover import upkeep
 from dedup_sdk._units import memory as unit_memory
 from tests.mock.conftest import SHARED_GROUP
 from tests.support import inside
@@ -50,7 +50,7 @@ def send(kafka: MockKafka) -> SendUnits:
 
 @pytest.fixture(autouse=True)
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MOST_WAITING", 50)
+    monkeypatch.setattr(upkeep, "MOST_WAITING", 50)
     monkeypatch.setattr(unit_memory, "MOST_OPEN", 140)
 
 

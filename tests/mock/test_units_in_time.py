@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from dedup_sdk import Unit
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.log_end import LogEnds
-from dedup_sdk._kafka.recover import session
+from dedup_sdk._kafka.recover import upkeep
 from dedup_sdk._units import memory as unit_memory
 from tests.support.consuming import lookup, numbers, poll_quiet, poll_some, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender, units
@@ -115,7 +115,7 @@ def test_a_unit_that_never_ends_does_not_stop_its_partition(
     make: Make, send: SendUnits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where more lies behind it than is kept in memory it has failed, and the next one after it, whatever the time."""
-    monkeypatch.setattr(session, "MOST_WAITING", 50)
+    monkeypatch.setattr(upkeep, "MOST_WAITING", 50)
     monkeypatch.setattr(unit_memory, "MOST_OPEN", 60)
     consumer = make("orders", dedup=lookup(unit=Unit(records=10)), config={"queued.min.messages": 1})
     send("x/U", "y/V", *numbers(0, 100))
@@ -132,7 +132,7 @@ def test_what_a_unit_waits_for_is_read_however_much_waits_behind_it(
     make: Make, send: SendUnits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partition that was paused for another message, which is completed now, goes on for the unit behind that."""
-    monkeypatch.setattr(session, "MOST_WAITING", 20)
+    monkeypatch.setattr(upkeep, "MOST_WAITING", 20)
     consumer = make("orders", dedup=units(), completion="explicit", config={"queued.min.messages": 1})
     send("a", "x/U", *numbers(0, 60))
     [first] = poll_some(consumer, 1)

@@ -91,7 +91,7 @@ def step_until(member: Member, high: int) -> None:
         held = member.engine.partitions.get((TOPIC, 0))
         if held is not None and held.started and held.flight.high >= high:
             return
-        member.session.recoveries.step(assigned)
+        member.upkeep.recoveries.step(assigned)
         if not isinstance(assigned.phase, Recovering) or assigned.phase.steps is None:
             return
 
@@ -153,7 +153,7 @@ def test_a_log_that_is_short_while_a_partition_recovers_and_grows_then(group: Gr
     member = group.member(group.disk)
     member.take(0)
     out_of_range: Any = OutOfRange(0, "Offset out of range")
-    assert member.session.handle_offset_reset(out_of_range)
+    assert member.upkeep.handle_offset_reset(out_of_range)
     group.write(80)
     group.handle(member)
     assert group.missed() == []

@@ -23,7 +23,7 @@ from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition, Writer
 from dedup_sdk._kafka.assign import commits
 from dedup_sdk._kafka.recover import history, session
-from dedup_sdk._kafka.recover.session import Session
+from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk._store.rocks import RocksStore
 from tests.model.worlds.client import ModelClient
@@ -160,7 +160,7 @@ def count_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def never_pause(patch: pytest.MonkeyPatch) -> None:
     """However much waits, more is read."""
-    patch.setattr(Session, "_throttle", lambda *_: None)
+    patch.setattr(Upkeep, "_throttle", lambda *_: None)
 
 
 def remember_no_dead_letter(patch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,10 @@ from dedup_sdk._kafka.assign.start import Start
 from dedup_sdk._kafka.client.commit_text import parse_metadata
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import client_settings
-from dedup_sdk._kafka.recover import attempt, recovery, replay, scheduler, session, store
+from dedup_sdk._kafka.recover import attempt, recovery, replay, scheduler, session, store, upkeep
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._kafka.recover.settings import Recovery
+from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk.ids import key
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 
@@ -34,7 +35,7 @@ CLOCK = SimpleNamespace(monotonic=time.monotonic)
 @pytest.fixture(autouse=True)
 def _a_clock_that_ticks_with_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that a busy machine makes longer than a slice leads elsewhere. The same steps have to lead to the same."""
-    for module in (attempt, recovery, replay, scheduler, session, store):
+    for module in (attempt, recovery, replay, scheduler, session, store, upkeep):
         monkeypatch.setattr(module, "time", CLOCK)
 
 
@@ -64,7 +65,8 @@ class Assignment(RuleBasedStateMachine):
         engine = Deduplicator(Lookup(id=key(), window=Window(days=1)), store=self.memory, group="g")
         self.client = ListClient(self.cluster)
         self.callback_errors = CallbackErrors()
-        self.session = Session(engine, self.client, config, Recovery(), self.callback_errors)
+        self.session = Session(engine, self.client, config)
+        self.upkeep = Upkeep(self.session, self.client, config, Recovery(), self.callback_errors)
 
     @property
     def assigned(self) -> Assigned | None:
@@ -100,7 +102,7 @@ class Assignment(RuleBasedStateMachine):
     @rule()
     def work(self) -> None:
         """A poll looks after recovery."""
-        self.session.work()
+        self.upkeep.work()
         assert self.callback_errors.kept is None
 
     @precondition(lambda self: self.client.unanswered)

@@ -135,7 +135,7 @@ def lock_of(consumer: DedupConsumer) -> ClientLock:
 
 def recover(consumer: DedupConsumer) -> None:
     """Take the next steps of recoveries and commits, without fetching a message."""
-    consumer._session.work()
+    consumer._upkeep.work()
 
 
 def lose_all(consumer: DedupConsumer) -> None:

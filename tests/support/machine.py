@@ -14,6 +14,7 @@ from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import Reset, client_settings
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._kafka.recover.settings import History, Recovery, WithoutCommit
+from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk.ids import key
@@ -83,14 +84,15 @@ class Machine:
         )
         self.client, self.callback_errors = ListClient(cluster), CallbackErrors()
         chosen = Recovery(timeout=timeout_s, without_commit=without_commit, history=history)
-        self.session = Session(self.engine, self.client, config, chosen, self.callback_errors)
+        self.session = Session(self.engine, self.client, config)
+        self.upkeep = Upkeep(self.session, self.client, config, chosen, self.callback_errors)
         self._read: Assigned | None = None
         self.session.take([TopicPartition(TOPIC, 0)])
 
     def up_to_date(self) -> Partition:
         """Recover; the broker answers every commit."""
         for _ in range(50):
-            self.session.work()
+            self.upkeep.work()
             self.callback_errors.raise_kept()
             for offsets in self.client.unanswered:
                 [self.cluster.committed] = offsets
@@ -101,7 +103,7 @@ class Machine:
                 if assigned.engine_partition.flight.position <= len(self.cluster.log):
                     return assigned.engine_partition
                 # The client's answer for an offset beyond the end of the log.
-                assert self.session.handle_offset_reset(OutOfRange())
+                assert self.upkeep.handle_offset_reset(OutOfRange())
         raise AssertionError("it does not come up to date")
 
     def handle_all(self) -> list[tuple[int, VerdictKind]]:

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -355,6 +355,15 @@ class Assigned:
         high = recovered.partition.flight.high
         return recovered.metadata(high), high
 
+    def acknowledged(self) -> int | None:
+        """Return the last offset of the partition that the broker is known to have taken; None without one."""
+        recovered, has_moved = self.recovered, self.commits.before_move is not None
+        if recovered is not None and not has_moved:
+            return recovered.partition.flight.committed
+        if (start := self.start) is None:
+            return None
+        return start.acknowledged if start.reopened or has_moved else start.offset
+
     @property
     def active(self) -> Recovered | None:
         """What it has while it delivers."""
@@ -478,11 +487,22 @@ class Reading:
         self._client = client
         self.moved: set[Coordinates] = set()
         """Partitions that were moved in the client: messages fetched before the move must be dropped."""
+        self.waking: list[TopicPartition] = []
+        """Active partitions that the client does not fetch yet; `wake` makes it fetch them."""
 
     def take_moved(self) -> set[Coordinates]:
         """Return and clear the partitions moved since the last call."""
         moved, self.moved = self.moved, set()
         return moved
+
+    def wake_soon(self, topic: str, partition: int) -> None:
+        """Have the next `wake` include a partition."""
+        self.waking.append(TopicPartition(topic, partition))
+
+    def wake(self) -> None:
+        """Make the client fetch at once from partitions that became active."""
+        waking, self.waking = self.waking, []
+        self._client.wake(waking)
 
     def begin(self, assigned: Assigned, offset: int, leader_epoch: int | None) -> None:
         """Seek a partition that is about to deliver to an offset; see `Client.seek` for the epoch."""
@@ -497,17 +517,18 @@ class Reading:
                 )
         self.moved.add((topic, partition))
 
-    def again(self, assigned: Assigned) -> None:
-        """Seek an active partition back to its position, the next offset to judge.
+    def again(self, partitions: Iterable[Coordinates]) -> None:
+        """Seek active partitions back to their positions, the next offsets to judge.
 
         Not one that is known to have stopped: the client's event about it is handled first.
         """
-        active = assigned.active
-        if active is not None and not assigned.stopped:
-            position = active.partition.flight.position
-            if not self._client.seek(assigned.topic, assigned.partition, position):
-                # It stopped, and an interrupted call lost the event: assigned again, it stops and reports once more.
-                self._reassign(assigned, position)
+        found = (self._assigned.get(coordinates) for coordinates in partitions)
+        for assigned in (each for each in found if each is not None and not each.stopped):
+            if (active := assigned.active) is not None:
+                position = active.partition.flight.position
+                if not self._client.seek(assigned.topic, assigned.partition, position):
+                    # It stopped, and an interrupted call lost the event: assigned again, it stops and reports it anew.
+                    self._reassign(assigned, position)
 
     def _reassign(self, assigned: Assigned, offset: int) -> None:
         next_offsets = {each.coordinates: _next_offset(each) for each in self._assigned.values()}

@@ -194,7 +194,7 @@ def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, 
         ("paused", Pause.USER in assigned.pauses),
         ("uncovered", recovered is not None and partition is not None and not partition.covered),
     ]
-    return tuple(name for name, applies in table if applies and name is not None)
+    return tuple([name for name, applies in table if applies and name is not None])
 
 
 class Unread(NamedTuple):

@@ -173,7 +173,7 @@ class AssignmentApi:
                     self._fetcher.read_again([coordinates])
                     if assigned.is_fetched:
                         self.client.resume(*coordinates)
-                        self._session.wake_soon(*coordinates)
+                        self._session.reading.wake_soon(*coordinates)
             self._steps.interruption.request_maintenance()
 
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:

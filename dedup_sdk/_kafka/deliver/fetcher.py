@@ -175,7 +175,7 @@ class Fetcher:
             if due:
                 self.note_stops()
                 self._behind -= due
-                self._session.refetch(due)
+                self._session.reading.again(due)
                 self.drop_moved()
 
     def _tell_pauses(self) -> None:

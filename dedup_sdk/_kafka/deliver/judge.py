@@ -13,11 +13,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from dedup_sdk._core.flight import SINGLE
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.gates import Gatekeeper
-from dedup_sdk._kafka.assign.log_end import LogEnds
 from dedup_sdk._kafka.client.client_errors import is_retriable
 from dedup_sdk._kafka.client.steps import Steps
 from dedup_sdk._kafka.deliver.classifier import BatchClassifier
 from dedup_sdk._kafka.deliver.handover import Handover
+from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk.errors import StoreError
 
 logger = logging.getLogger("dedup_sdk")
@@ -36,12 +36,12 @@ class Judge:
         engine: Deduplicator,
         classifier: BatchClassifier,
         handover: Handover,
-        log_ends: LogEnds,
+        upkeep: Upkeep,
         steps: Steps,
     ) -> None:
         self.engine, self.classifier, self.handover = engine, classifier, handover
         self._session, self.fetcher, self.delivery = handover.session, handover.fetcher, handover.delivery
-        self._log_ends, self._steps = log_ends, steps
+        self.upkeep, self._steps = upkeep, steps
         self.judged = 0
         """Records that were judged since maintenance began to count."""
 
@@ -88,7 +88,7 @@ class Judge:
         """Handle the event in front, or queue it for the application; keep it if a broker does not answer now."""
         event = batch[0]
         try:
-            absorbed = self._session.handle_offset_reset(event)
+            absorbed = self.upkeep.handle_offset_reset(event)
         except KafkaException as error:
             if not is_retriable(error):
                 raise
@@ -99,7 +99,7 @@ class Judge:
                 error,
                 extra={"event": "broker-asked-again"},
             )
-            self._session.answer_later(event)
+            self.upkeep.answer_later(event)
             absorbed = True
         self.fetcher.rest(batch[1:])
         if not absorbed:
@@ -127,7 +127,9 @@ class Judge:
         for assigned in self._session.assigned.values():
             partition = assigned.engine_partition
             if partition is not None and partition.waits:
-                self._log_ends.tick(assigned, partition, partition.flight.position, dry=self.fetcher.ran_dry)
+                self.upkeep.log_ends.tick(
+                    assigned, partition, partition.flight.position, dry=self.fetcher.ran_dry
+                )
         self.offer_due()
 
     def ask(self, gatekeeper: Gatekeeper) -> None:

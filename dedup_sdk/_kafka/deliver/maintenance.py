@@ -83,7 +83,7 @@ class Maintenance:
 
         ``heard_at``: when (monotonic seconds) the client was last asked for messages.
         """
-        session, fetcher = self._session, self._fetcher
+        session, upkeep, fetcher = self._session, self._judge.upkeep, self._fetcher
         # Records of a batch that is still in hand are written later, together with those that come meanwhile.
         self._judge.count_from(self._delivery.batch.unended)
         self.writes.write_all()
@@ -98,22 +98,22 @@ class Maintenance:
             # A step of a recovery allocates thousands of messages, too.
             self.collector.pause()
             fetcher.note_stops()
-        for coordinates in session.work(before_commits=fetcher.pass_holes):
+        for coordinates in upkeep.work(before_commits=fetcher.pass_holes):
             self._handover.forget_if_it_recovers(coordinates)
         if session.reading.moved:
             fetcher.drop_moved()
-        if session.put_off and (events := session.due_events()):
+        if upkeep.put_off and (events := upkeep.due_events()):
             fetcher.put_first(events)
-        if session.waking:
-            session.wake()
-        if session.fetch_watch.due_at <= heard_at:
+        if session.reading.waking:
+            session.reading.wake()
+        if upkeep.fetch_watch.due_at <= heard_at:
             self._watch_fetches()
         self._assignment.client.serve()
         now = time.monotonic()
         if now >= session.board.due_at:
             session.board.publish(now)
-        self.recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else MAINTENANCE_S)
-        self._interruption.schedule_maintenance(min(now + MAINTENANCE_S, session.next_commit_at))
+        self.recover_at = now + (0.0 if upkeep.hurried else _RECOVERING_S if recovers else MAINTENANCE_S)
+        self._interruption.schedule_maintenance(min(now + MAINTENANCE_S, upkeep.next_commit_at))
 
     def _watch_fetches(self) -> None:
         """Look for partitions that the client does not fetch; only those count of which all messages are judged."""
@@ -124,6 +124,6 @@ class Maintenance:
             if is_judged and assigned.is_fetched and assigned.engine_partition is not None
         }
         others = list(self._session.assigned)[:1] or self._assignment.first_topic
-        self._session.fetch_watch.look(positions, others)
+        self._judge.upkeep.fetch_watch.look(positions, others)
         if not self._session.has_assignment:
             self._session.note_membership()

@@ -63,7 +63,7 @@ class Poller:
     ) -> None:
         self._engine, self._judge, self._maintenance, self._steps = judge.engine, judge, maintenance, steps
         self._assignment, self._positions, self._writes = assignment, positions, maintenance.writes
-        self._handover, self._session = judge.handover, judge.handover.session
+        self._handover, self._upkeep = judge.handover, judge.upkeep
         self._fetcher, self._delivery = judge.fetcher, judge.delivery
         self._mutex: Final = steps.lock.lock
         self._main_thread = main_thread().ident
@@ -166,7 +166,7 @@ class Poller:
         """Fetch the messages that are there, or that come in time; judge and deliver them."""
         engine, judge, fetcher, delivery = self._engine, self._judge, self._fetcher, self._delivery
         # A gate that waits for records must know when there are none; with it, or a recovery, all must be seen now.
-        exact = self._session.hurried or engine.waits_for_time
+        exact = self._upkeep.hurried or engine.waits_for_time
         alone = count == 1 and not exact
         now = time.monotonic()
         judges = alone and bool(fetcher.messages) and now <= self.heard_at + SILENCE_S
@@ -202,7 +202,7 @@ class Poller:
             now = time.monotonic()
         self.heard_at = now
         enough = at_most if count > 1 else 1
-        if len(fetcher.messages) >= enough or now >= until or self._session.hurried:
+        if len(fetcher.messages) >= enough or now >= until or self._upkeep.hurried:
             return True
         return self._wait_for(enough, until - now, at_most, exact=exact)
 

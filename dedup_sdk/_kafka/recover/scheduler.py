@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from operator import attrgetter
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assign.assignment import (
     CATCHING_UP,
@@ -22,17 +20,17 @@ from dedup_sdk._kafka.assign.assignment import (
     Assigned,
     Recovered,
     Recovering,
-    Retry,
     State,
+    Steps,
 )
-from dedup_sdk._kafka.assign.commits import Beginning, Commits, Coordinates
-from dedup_sdk._kafka.assign.start import Starts
+from dedup_sdk._kafka.assign.commits import Beginning
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.client_errors import is_retriable
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import ClientSettings
-from dedup_sdk._kafka.recover.backoff import LOOK_S, Backoff, silent_s
+from dedup_sdk._kafka.recover.backoff import LOOK_S, silent_s
 from dedup_sdk._kafka.recover.recovery import recover
+from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import DedupError, RecoveryError, StoreUnavailableError
@@ -54,32 +52,21 @@ _state, _failures = attrgetter("state"), attrgetter("retry.failures")
 
 
 class RecoveryLoop:
-    """Runs the recoveries of the partitions in ``assigned``, a slice per poll.
+    """Runs the recoveries of a session's partitions, a slice per poll.
 
     Errors are kept in ``callback_errors``, and `poll` raises them.
     """
 
     def __init__(
         self,
-        assigned: Mapping[Coordinates, Assigned],
-        engine: Deduplicator,
+        session: Session,
         client: Client,
         settings: ClientSettings,
         policy: Recovery,
-        *,
         callback_errors: CallbackErrors,
-        starts: Starts,
-        backoff: Backoff,
-        commits: Commits,
     ) -> None:
-        self._assigned = assigned
-        self._engine, self._client, self._settings, self._policy = engine, client, settings, policy
-        self._callback_errors, self._starts, self._backoff, self._commits = (
-            callback_errors,
-            starts,
-            backoff,
-            commits,
-        )
+        self._session, self._client, self._settings, self._policy = session, client, settings, policy
+        self._callback_errors = callback_errors
         self._begin_by = 0.0
         self.hurried = False
         """Whether a recovery can make progress at once, so that the poll must not wait."""
@@ -89,7 +76,7 @@ class RecoveryLoop:
 
         The tail readers are closed when no partition recovers, and served until then.
         """
-        if not any(map(RECOVERING.__contains__, map(_state, self._assigned.values()))):
+        if not any(map(RECOVERING.__contains__, map(_state, self._session.assigned.values()))):
             self.hurried = False
             self._client.readers.close()
             return []
@@ -100,9 +87,11 @@ class RecoveryLoop:
             now = time.monotonic()
             # Finished ones make room for others: many short recoveries fit into one poll.
             runnable = [
-                each for each in self._assigned.values() if each.state in CATCHING_UP and each.retry.at <= now
+                each
+                for each in self._session.assigned.values()
+                if each.state in CATCHING_UP and each.retry.at <= now
             ]
-            self.hurried = bool(runnable) and not self._backoff.rests
+            self.hurried = bool(runnable) and not self._session.backoff.rests
             if now >= until or not self.hurried:
                 break
             # Partitions that failed come last: a broker that does not answer must not delay the others.
@@ -110,7 +99,7 @@ class RecoveryLoop:
                 self.step(assigned)
                 if time.monotonic() >= until:
                     break
-        finished = [each for each in self._assigned.values() if each.state is State.ANNOUNCING]
+        finished = [each for each in self._session.assigned.values() if each.state is State.ANNOUNCING]
         if not finished:
             return []
         begun, now = self._with_known_beginning(finished), time.monotonic()
@@ -125,36 +114,34 @@ class RecoveryLoop:
         """Run one step of a partition's recovery."""
         began, phase = time.monotonic(), assigned.phase
         try:
-            if not self._backoff.may_begin(assigned):
+            if not self._session.backoff.may_begin(assigned):
                 return
             if isinstance(phase, Asking):
                 self._find_start(assigned)
-            elif isinstance(phase, Recovering) and (phase.steps is not None or self._begin(assigned, phase)):
-                self._continue(assigned.retry, phase)
+            elif isinstance(phase, Recovering) and (steps := phase.steps or self._begin(assigned, phase)):
+                wait = next(steps, None)
+                assigned.retry.hindrance = None if wait is None else wait.hindrance
+                if wait is not None:
+                    assigned.retry.at = time.monotonic() + wait.seconds
         except BaseException as error:
             assigned.recover_anew()
-            self._engine.lose(assigned.topic, assigned.partition)
+            self._session.engine.lose(assigned.topic, assigned.partition)
             if is_interruption(error) or not self._is_noted(assigned, error):
                 raise
         finally:
-            self._backoff.took(time.monotonic() - began)
+            self._session.backoff.took(time.monotonic() - began)
 
-    def _begin(self, assigned: Assigned, phase: Recovering) -> bool:
-        """Begin an attempt; return False as long as the topics are not described yet."""
+    def _begin(self, assigned: Assigned, phase: Recovering) -> Steps[None] | None:
+        """Begin an attempt, and return its steps; None as long as the topics are not described yet."""
         if not self._client.is_described(assigned.topic) and not self._client.describe(
-            {each.topic for each in self._assigned.values() if each.state in RECOVERING}
+            {each.topic for each in self._session.assigned.values() if each.state in RECOVERING}
         ):
             assigned.retry.at = time.monotonic() + LOOK_S
-            return False
-        phase.steps = recover(assigned, phase, self._engine, self._client, self._settings, self._policy)
-        return True
-
-    @staticmethod
-    def _continue(retry: Retry, phase: Recovering) -> None:
-        wait = None if phase.steps is None else next(phase.steps, None)
-        retry.hindrance = None if wait is None else wait.hindrance
-        if wait is not None:
-            retry.at = time.monotonic() + wait.seconds
+            return None
+        phase.steps = recover(
+            assigned, phase, self._session.engine, self._client, self._settings, self._policy
+        )
+        return phase.steps
 
     def _is_noted(self, assigned: Assigned, error: BaseException) -> bool:
         """Note an error; return False for an unexpected one, which is to be raised at once."""
@@ -176,7 +163,7 @@ class RecoveryLoop:
         if isinstance(error, KafkaException) and (
             is_retriable(error) or (_is_unknown_topic(error) and silent_s(assigned.retry, now) <= UNKNOWN_S)
         ):
-            self._backoff.failed(assigned)
+            self._session.backoff.failed(assigned)
             logger.warning(
                 "%s[%d]: recovery is repeated later: %s",
                 assigned.topic,
@@ -192,7 +179,7 @@ class RecoveryLoop:
 
     def _tell_store_refused(self, assigned: Assigned, error: StoreUnavailableError) -> None:
         """Log that a store cannot be opened, unless a partition waits for its store already: the cause is the same."""
-        partitions = self._assigned.values()
+        partitions = self._session.assigned.values()
         if any(each.retry.hindrance == "store" for each in partitions):
             return
         logger.error(
@@ -207,11 +194,12 @@ class RecoveryLoop:
         wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
         try:
             [committed] = self._client.committed([wanted], self._client.readers.timeout_s).values()
-            assigned.starts_at(self._starts.start(wanted, committed))
+            assigned.starts_at(self._session.starts.start(wanted, committed))
             assigned.retry.silent_since = 0.0
         except KafkaException as error:
-            self._backoff.failed(assigned)
-            self._backoff.put_off(each for each in self._assigned.values() if isinstance(each.phase, Asking))
+            self._session.backoff.failed(assigned)
+            partitions = self._session.assigned.values()
+            self._session.backoff.put_off(each for each in partitions if isinstance(each.phase, Asking))
             now = time.monotonic()
             if silent_s(assigned.retry, now) > UNKNOWN_S and error.args[0].code() == _UNKNOWN_PARTITION:
                 if self._client.knows_of(assigned.topic, assigned.partition):
@@ -243,7 +231,7 @@ class RecoveryLoop:
                 due.append(assigned)
         if due:
             try:
-                self._commits.beginnings(due)
+                self._session.commits.beginnings(due)
             except KafkaException as error:
                 logger.warning(
                     "commit of where the history begins failed (%s); it is repeated",

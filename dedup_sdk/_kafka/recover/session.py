@@ -1,10 +1,9 @@
-"""The assigned partitions of a consumer, from assignment to revocation or loss, and their work between polls.
+"""The assigned partitions of a consumer, from assignment to revocation or loss; `upkeep` has the work between polls.
 
 Invariants:
 
 - All code runs on the polling thread, or with the consumer's lock.
 - No rebalance callback waits for a recovery.
-- An error without a waiting caller is kept in ``callback_errors``, and `poll` raises it.
 """
 
 from __future__ import annotations
@@ -23,42 +22,30 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assign.assignment import (
     ENDING,
-    NOT_YET_DELIVERING,
     RECOVERING,
     TRANSITIONS,
     Asking,
     Assigned,
     Pause,
     Reading,
-    Recovered,
     Recovering,
     State,
 )
 from dedup_sdk._kafka.assign.commits import Commits, Coordinates, settle_move
-from dedup_sdk._kafka.assign.health import FetchWatch, StatusBoard, hindrances_of
-from dedup_sdk._kafka.assign.start import LogChange, Start, Starts, needs_leader, set_back
-from dedup_sdk._kafka.assign.topic_watch import TopicWatch
-from dedup_sdk._kafka.assign.window_check import WindowCheck
+from dedup_sdk._kafka.assign.health import StatusBoard, hindrances_of
+from dedup_sdk._kafka.assign.start import LogChange, SetBack, Start, Starts, needs_leader, set_back
 from dedup_sdk._kafka.client.client import ANSWER_S, Client
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
-from dedup_sdk._kafka.client.guards import CallbackErrors
-from dedup_sdk._kafka.client.reader import diverged_at
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.backoff import Backoff
-from dedup_sdk._kafka.recover.scheduler import RecoveryLoop
-from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._masking import counted
-from dedup_sdk._observe import PartitionEvent, of_partition
+from dedup_sdk._observe import of_partition
 from dedup_sdk.errors import DedupError
 
 logger = logging.getLogger("dedup_sdk")
 
 TAKE_S = 1.0
 """Seconds for requests about start offsets inside a rebalance; the recoveries do the remaining ones later."""
-WRITE_AGAIN_S = 1.0
-"""Seconds between two attempts to write marks that a full disk refused."""
-MOST_WAITING = 100_000
-"""Records of a partition that may be in memory behind one that is not completed; above that it is paused."""
 PATIENCE_S: Final = 10.0
 """Seconds that a leaving member waits for a rebalance, at most, and not longer than the revoke deadline."""
 WAITING_SHARE: Final = 0.5
@@ -78,22 +65,20 @@ _state, _is_fetched = attrgetter("state"), attrgetter("is_fetched")
 
 
 class Session:
-    """The assigned partitions by coordinates, and the parts that recover, commit and read them."""
+    """The assigned partitions by coordinates, and the parts that commit and read them."""
 
     def __init__(
         self,
         engine: Deduplicator,
         client: Client,
         settings: ClientSettings,
-        policy: Recovery,
-        callback_errors: CallbackErrors,
+        set_back: SetBack | None = None,
     ) -> None:
         self.engine = engine
         self.assigned: dict[Coordinates, Assigned] = {}
         self.commits = Commits(self.assigned, client, engine.counters, only_hidden=settings.only_user_commits)
         self.reading = Reading(self.assigned, client)
         self.board = StatusBoard(self.assigned, engine, client)
-        self.fetch_watch = FetchWatch(client, fetch_wait_s=settings.fetch_wait_s)
         self.log = RebalanceLog(engine)
         self.has_assignment = False
         """Whether the group or the user ever made an assignment, be it an empty one."""
@@ -103,32 +88,13 @@ class Session:
         """Whether the client is closing: it answers no requests any more, and nothing is committed."""
         self._client = client
         self._settings = settings
-        self._policy = policy
-        self._starts = Starts(client, settings.reset, policy.set_back)
-        self._backoff = Backoff(client.requests, client.readers)
-        self._window_check = WindowCheck(engine, client, settings)
+        self.starts = Starts(client, settings.reset, set_back)
+        self.backoff = Backoff(client.requests, client.readers)
         self._asked: dict[Coordinates, TopicPartition] = {}
         """How each partition that is not active yet was assigned, with the offset that was given."""
         self._by_hand: set[Coordinates] = set()
         """The partitions that the user assigned last, not the group."""
-        self._begun: list[Assigned] = []
-        """Partitions that became active, and whose windows are not checked yet."""
-        self._topic_watch = TopicWatch(client)
-        self.recoveries = RecoveryLoop(
-            self.assigned, engine, client, settings, policy, callback_errors=callback_errors, starts=self._starts,
-            backoff=self._backoff, commits=self.commits,
-        )  # fmt: skip
-        self.next_commit_at = time.monotonic() + settings.commit_interval_s
-        """When (monotonic seconds) the next commit is due."""
-        self.hurried = False
-        """Whether a recovery can make progress at once, so that the poll must not wait."""
-        self.put_off: dict[Coordinates, Any] = {}
-        """Client events that need an answer of their partition's leader, which was not available."""
-        self._completed_by_user = not settings.completes_on_next_call
         self._closes_by = float("inf")
-        self.write_again_at = 0.0
-        self.waking: list[TopicPartition] = []
-        """Active partitions that the client does not fetch yet; `wake` makes it fetch them."""
 
     @property
     def of_group(self) -> set[Coordinates]:
@@ -158,7 +124,7 @@ class Session:
         try:
             self._find_starts(partitions, starts)
         except (KafkaException, DedupError) as error:
-            self._backoff.note_silence()
+            self.backoff.note_silence()
             logger.warning(
                 "the group's offsets are not known yet (%s); the request is repeated",
                 error,
@@ -190,16 +156,16 @@ class Session:
         """Fill in the starts that brokers give within `TAKE_S`: a rebalance waits for this call."""
         if not partitions:
             return
-        until = 0.0 if self._backoff.is_active else time.monotonic() + TAKE_S
+        until = 0.0 if self.backoff.is_active else time.monotonic() + TAKE_S
         committed_offsets = self._client.committed(partitions, ANSWER_S)
         for row, tp in enumerate(partitions):
             committed = committed_offsets[tp.topic, tp.partition]
             if time.monotonic() < until or not needs_leader(tp, committed):
                 try:
-                    starts[row] = self._starts.start(tp, committed)
+                    starts[row] = self.starts.start(tp, committed)
                 except KafkaException as error:
                     until = 0.0
-                    self._backoff.note_silence()
+                    self.backoff.note_silence()
                     # No warning: a slow broker answers the repeated request, or else the recovery warns.
                     logger.info(
                         "%s[%d]: the start offset is not known yet (%s); the recovery repeats the request",
@@ -209,7 +175,7 @@ class Session:
 
     def resolve(self, wanted: TopicPartition) -> int:
         """Return the offset that a logical one (beginning, end, a count before the end) stands for now."""
-        return self._starts.resolve(wanted)
+        return self.starts.resolve(wanted)
 
     def move(
         self,
@@ -243,11 +209,20 @@ class Session:
         # Only a new group must commit where it begins: else its store would look as if it belonged to another group.
         new = assigned.start is not None and assigned.start.new and assigned.recovers
         start = replace(
-            start, new=new, must_commit_first=log_changed or new, acknowledged=self._acknowledged(assigned)
+            start, new=new, must_commit_first=log_changed or new, acknowledged=assigned.acknowledged()
         )
         self._begin_again(assigned, start, moved_to=start.offset, before=before, delivered_to=delivered_to)
         if not log_changed:
             self.commits.hand_on(assigned, self.assigned[topic, partition])
+
+    def activate(self, assigned: Assigned) -> Start:
+        """Let a partition deliver that has recovered; return where it starts."""
+        assigned.enter(State.ACTIVE)
+        if (active := assigned.active) is None:
+            raise AssertionError(f"{assigned.topic}[{assigned.partition}] has not recovered")
+        # From here on the group's commit says where the partition stands, also after an interruption.
+        self._asked.pop(assigned.coordinates, None)
+        return active.start
 
     def _begin_again(
         self,
@@ -349,23 +324,7 @@ class Session:
         if recovered is not None:
             # Records that were not read yet must still be compared with the marks.
             high = recovered.partition.committable
-        return Start(offset=high, metadata=history, reopened=True, acknowledged=self._acknowledged(assigned))
-
-    @staticmethod
-    def _acknowledged(assigned: Assigned) -> int | None:
-        """Return the last offset of the partition that the broker is known to have taken; None without one."""
-        recovered, has_moved = assigned.recovered, assigned.commits.before_move is not None
-        if recovered is not None and not has_moved:
-            return recovered.partition.flight.committed
-        if (start := assigned.start) is None:
-            return None
-        return start.acknowledged if start.reopened or has_moved else start.offset
-
-    def refetch(self, partitions: Iterable[Coordinates]) -> None:
-        """Seek these partitions back to their positions, the next offsets to judge."""
-        for coordinates in partitions:
-            if coordinates in self.assigned:
-                self.reading.again(self.assigned[coordinates])
+        return Start(offset=high, metadata=history, reopened=True, acknowledged=assigned.acknowledged())
 
     def close_by(self, until: float) -> None:
         """Note when (monotonic seconds) the consumer must be closed: every deadline from here on lies before that."""
@@ -461,8 +420,7 @@ class Session:
     def _detach(self, assigned: Assigned) -> None:
         if isinstance(assigned.known, Recovering) and assigned.known.steps is not None:
             assigned.known.steps.close()
-        self._backoff.forget(assigned.topic, assigned.partition)
-        self.put_off.pop(assigned.coordinates, None)
+        self.backoff.forget(assigned.topic, assigned.partition)
 
     def _close(self, assigned: Assigned, *, write: bool) -> None:
         """Close an `Assigned`: objects that still refer to it can no longer write or commit. Harmless when repeated."""
@@ -475,46 +433,6 @@ class Session:
         finally:
             if assigned.state is not State.CLOSED:
                 assigned.enter(State.CLOSED)
-
-    # --- client events -----------------------------------------------------------------------------------------------
-
-    def handle_offset_reset(self, event: Any) -> bool:
-        """Apply ``auto.offset.reset`` where the log does not have the requested offset.
-
-        Return whether the event is handled; the application gets any other event.
-        """
-        coordinates = event.topic(), event.partition()
-        assigned = self.assigned.get(coordinates)
-        if assigned is None or event.error().code() != KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            return False
-        assigned.note_stop()
-        if assigned.state is State.ACTIVE and self._read_again_if_truncated(
-            assigned, diverged_at(event.error().str())
-        ):
-            return True
-        if self._settings.reset == "error":
-            return False
-        if assigned.recovers:
-            return True
-        offset = self._client.edge(*coordinates, self._settings.reset)
-        detail = f"{event.error().str()}; auto.offset.reset={self._settings.reset}"
-        self.engine.tell(PartitionEvent("offset-out-of-range", *coordinates, offset, detail))
-        self.move(*coordinates, offset, log_changed=True)
-        return True
-
-    def answer_later(self, event: Any) -> None:
-        """Keep a client event until its partition's leader may answer again; the other partitions go on."""
-        assigned = self.assigned.get((event.topic(), event.partition()))
-        if assigned is not None:
-            self._backoff.failed(assigned)
-            self.put_off[assigned.coordinates] = event
-
-    def due_events(self) -> list[Any]:
-        """Return and remove the kept events that may be handled now."""
-        now = time.monotonic()
-        waiting = [self.assigned[coordinates] for coordinates in self.put_off]
-        due = [each for each in waiting if each.retry.at <= now and self._backoff.may_begin(each)]
-        return [self.put_off.pop(each.coordinates) for each in due]
 
     def recover_again(
         self, topic: str, partition: int, same_until: int | None = None, contradicted_at: int | None = None
@@ -530,29 +448,6 @@ class Session:
             self._client.forget_topic_ids()
             start = self._start_to_reopen(assigned, known)
             self._begin_again(assigned, replace(start, log_change=LogChange(same_until, contradicted_at)))
-
-    def _topics_made_anew(self) -> list[Coordinates]:
-        """Recover the partitions of topics that were deleted and recreated, from their beginning; return them."""
-        # A running recovery checks the topic ID itself.
-        delivering = [active for each in self.assigned.values() if (active := each.active) is not None]
-        changed = [(each.topic, each.partition.partition) for each in self._topic_watch.look(delivering)]
-        for coordinates in changed:
-            self.recover_again(*coordinates)
-        return changed
-
-    def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
-        """Recover again where the log has other records than the completed ones, or ends below them.
-
-        Return whether it does; ``auto.offset.reset`` would skip the records that replaced them. ``same_until``: see
-        `LogChange`.
-        """
-        known = assigned.history()
-        if known is None:
-            return False
-        if same_until is None and known[1] <= self._client.log_end(assigned.topic, assigned.partition):
-            return False
-        self.recover_again(assigned.topic, assigned.partition, same_until)
-        return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
         """Record a pause or resume by the user, which the end of a recovery must not undo."""
@@ -577,112 +472,6 @@ class Session:
             return assigned is not None
         place = assigned.recovered.partition.flight.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
-
-    # --- a poll ------------------------------------------------------------------------------------------------------
-
-    def work(self, before_commits: Callable[[], None] = lambda: None) -> list[Coordinates]:
-        """Do the work that is due, for about 50 ms at most: recoveries, commits, pauses because of a backlog.
-
-        ``before_commits`` is called when commits are due, and may move positions.
-        Return the partitions that are recovered again because their topic was recreated.
-        """
-        if (now := time.monotonic()) >= self.board.due_at:
-            # Also before the work: a step of a new partition's recovery may take long.
-            self.board.publish(now)
-        if begun := self.recoveries.work():
-            self._begin_to_deliver(begun)
-        elif self._begun or self._window_check.asked:
-            # Not in the call in which a partition becomes active: its first message must not wait for this.
-            self._window_check.look(self._begun)
-            self._begun.clear()
-        self.hurried = self.recoveries.hurried
-        now = time.monotonic()
-        if self.engine.disk_full and now >= self.write_again_at:
-            self.engine.write_again()
-            self.write_again_at = time.monotonic() + WRITE_AGAIN_S
-        for assigned in self.assigned.values():
-            if assigned.state is State.ACTIVE and isinstance(assigned.phase, Recovered):
-                self._throttle(assigned, assigned.phase)
-        try:
-            if self.commits.pending:
-                self.commits.send_pending()
-            if now >= self.next_commit_at:
-                self.next_commit_at = now + self._settings.commit_interval_s
-                before_commits()
-                self.commits.completed(self.assigned.values(), asynchronous=True)
-        except KafkaException as error:
-            logger.warning(
-                "commit failed (%s); it is repeated with the next commit",
-                error,
-                extra={"event": "commit-failed"},
-            )
-        return self._topics_made_anew() if now >= self._topic_watch.due_at else []
-
-    def _begin_to_deliver(self, finished: list[Assigned]) -> None:
-        """Activate partitions whose recovery has ended."""
-        fetching = any(map(_is_fetched, self.assigned.values()))
-        for assigned in finished:
-            assigned.enter(State.ACTIVE)
-            if (active := assigned.active) is None:
-                raise AssertionError(f"{assigned.topic}[{assigned.partition}] has not recovered")
-            start = active.start
-            # From here on the group's commit says where the partition stands, also after an interruption.
-            self._asked.pop(assigned.coordinates, None)
-            epoch = start.leader_epoch
-            if start.offset != assigned.reads_from or assigned.stopped or epoch is not None:
-                # With the epoch the client has the broker check that the log still has the records before the offset.
-                self.reading.begin(assigned, start.offset, epoch)
-            if assigned.is_fetched:
-                self._client.resume(assigned.topic, assigned.partition)
-            if not fetching:
-                self.waking.append(TopicPartition(assigned.topic, assigned.partition))
-        behind = [each for each in self.assigned.values() if each.state in NOT_YET_DELIVERING]
-        self.log.ready(finished, behind)
-        self.board.request()
-        self._begun += finished
-
-    def wake_soon(self, topic: str, partition: int) -> None:
-        """Have the next `wake` include a partition."""
-        self.waking.append(TopicPartition(topic, partition))
-
-    def wake(self) -> None:
-        """Make the client fetch at once from partitions that became active."""
-        waking, self.waking = self.waking, []
-        self._client.wake(waking)
-
-    def _throttle(self, assigned: Assigned, active: Recovered) -> None:
-        """Pause a partition with a backlog, a full disk, or a gate that lets nothing through; resume it afterwards."""
-        partition, pauses = active.partition, assigned.pauses
-        flight = partition.flight
-        if self._completed_by_user:
-            active.note_uncompleted(MOST_WAITING)
-        full = partition.writer.disk_full and self._policy.on_full_disk == "pause"
-        if full != (Pause.DISK in pauses):
-            self._pause_while(assigned, Pause.DISK, full)
-        waits_elsewhere = partition.stands_still
-        if waits_elsewhere != (Pause.ELSEWHERE in pauses):
-            self._pause_while(assigned, Pause.ELSEWHERE, waits_elsewhere)
-        if Pause.BACKLOG in pauses:
-            if flight.kept <= MOST_WAITING // 2 or partition.needs_more:
-                self._pause_while(assigned, Pause.BACKLOG, False)
-        elif (
-            flight.position - flight.high > MOST_WAITING
-            and not partition.needs_more
-            and flight.kept > MOST_WAITING
-        ):
-            self._pause_while(assigned, Pause.BACKLOG, True)
-            logger.warning(
-                "%s[%d]: paused: %d records wait for the one at offset %d; it resumes when that one is completed "
-                "(does a handler hang?)",
-                assigned.topic, assigned.partition, flight.kept, flight.high,
-                extra={"event": "backlog"},
-            )  # fmt: skip
-
-    def _pause_while(self, assigned: Assigned, why: Pause, applies: bool) -> None:  # noqa: FBT001 (a state)
-        if applies and assigned.pause(why):
-            self._client.pause(assigned.topic, assigned.partition)
-        elif not applies and assigned.lift(why):
-            self._client.resume(assigned.topic, assigned.partition)
 
 
 def _start_of_move(history: CommitMetadata, high: int, offset: int, *, own: int) -> Start:

@@ -19,6 +19,7 @@ from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.deliver.classifier import BatchClassifier
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._kafka.recover.settings import Recovery
+from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk._record import Verdict
 from dedup_sdk._strategy import Lookup
 from dedup_sdk.errors import RecoveryError, StoreError
@@ -75,7 +76,8 @@ class Member:
             ModelClient(broker, group, in_time=in_time),
             CallbackErrors(),
         )
-        self.session = Session(self.engine, self.client, settings, chosen, self.callback_errors)
+        self.session = Session(self.engine, self.client, settings)
+        self.upkeep = Upkeep(self.session, self.client, settings, chosen, self.callback_errors)
         self.judge = BatchClassifier(self.engine, self.session, observing=False)
         self.in_flight: list[Message] = []
         self._came: dict[int, int] = {}
@@ -135,9 +137,9 @@ class Member:
         """Do the work of a poll beside reading."""
         for assigned in self.session.assigned.values():
             assigned.retry.at = 0.0
-        self.session.write_again_at = 0.0
+        self.upkeep.write_again_at = 0.0
         self.engine.trim()
-        self.session.work()
+        self.upkeep.work()
         try:
             self.callback_errors.raise_kept()
         except RecoveryError:
@@ -150,7 +152,7 @@ class Member:
         fetched = self.client.fetch(partition, count)
         if isinstance(fetched, OutOfRange):
             self._forget(partition)
-            assert self.session.handle_offset_reset(fetched)
+            assert self.upkeep.handle_offset_reset(fetched)
         elif fetched:
             self._came[partition] = 1 + (fetched[-1].offset() or 0)
             judged = self.judge.classify(fetched)

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from dedup_sdk._kafka.recover import attempt, recovery, replay, scheduler, session, store
+from dedup_sdk._kafka.recover import attempt, recovery, replay, scheduler, session, store, upkeep
 from dedup_sdk._kafka.recover.backoff import Backoff
 from tests.model.worlds.world import WALL_CLOCK_MS, World
 
@@ -38,11 +38,11 @@ def quiet(world: World) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logger, "disabled", True)
         clock = Clock()
-        for module in (attempt, recovery, replay, scheduler, session, store):
+        for module in (attempt, recovery, replay, scheduler, session, store, upkeep):
             patch.setattr(module, "time", clock)
         # A step that looks at the clock often takes long by it: who rests after that has to go by the same one.
         patch.setattr(session, "Backoff", partial(Backoff, clock=lambda: clock.now_s))
         if world.parking is not None:
-            patch.setattr(session, "MOST_WAITING", world.parking)
+            patch.setattr(upkeep, "MOST_WAITING", world.parking)
         patch.setattr(time, "time", lambda: WALL_CLOCK_MS / 1000)
         yield

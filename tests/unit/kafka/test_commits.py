@@ -113,11 +113,11 @@ def test_what_the_user_asks_for_meanwhile_is_sent_after_the_answer() -> None:
     for _ in range(2):
         machine.handle(1)
         machine.commit_as_user()
-    machine.session.work()
+    machine.upkeep.work()
     assert machine.under_way == [1]
 
     machine.answer()
-    machine.session.work()
+    machine.upkeep.work()
     assert machine.under_way == [3]
 
 
@@ -132,7 +132,7 @@ def test_a_commit_of_less_takes_back_none_that_waits() -> None:
     assert [tp.offset for tp in ready] == [4]
     machine.commits.exactly([TopicPartition(TOPIC, 0, 2)], asynchronous=True)
     machine.answer()
-    machine.session.work()
+    machine.upkeep.work()
     assert machine.under_way == [4]
 
 
@@ -158,10 +158,10 @@ def test_what_a_late_commit_undid_is_committed_again() -> None:
 
     machine.answer()
     assert machine.committed == 2
-    machine.session.work()
+    machine.upkeep.work()
     machine.answer()
     assert machine.committed == 4
-    machine.session.work()
+    machine.upkeep.work()
     assert machine.under_way == []
 
 
@@ -173,6 +173,6 @@ def test_a_partition_that_comes_back_waits_for_the_answers_of_before() -> None:
     machine.session.lose([TopicPartition(TOPIC, 0)])
     machine.session.take([TopicPartition(TOPIC, 0)])
     for _ in range(5):
-        machine.session.work()
+        machine.upkeep.work()
     machine.commit()
     assert machine.under_way == [2]

@@ -63,9 +63,7 @@ def test_records_without_an_id_are_handled_where_the_log_parts(more: list[bytes 
     if len(cluster.log) == len(LOG):
         # As long as before: only the broker's word tells that it is another one.
         assert delivered == []
-        assert machine.session.handle_offset_reset(
-            OutOfRange("Partition log truncation detected at offset 6")
-        )
+        assert machine.upkeep.handle_offset_reset(OutOfRange("Partition log truncation detected at offset 6"))
         delivered = machine.handle_all()
     assert [offset for offset, _ in delivered] == [3, 4, 5][: 3 if more == [b"x"] else 2]
 
@@ -116,7 +114,7 @@ def test_a_group_that_was_truncated_is_not_rewound_at_the_next_start() -> None:
     machine.handle_all()
     machine.session.commits.completed(machine.session.assigned.values(), asynchronous=False)
     cluster.log[3:] = [b"x"]
-    assert machine.session.handle_offset_reset(OutOfRange("Partition log truncation detected at offset 6"))
+    assert machine.upkeep.handle_offset_reset(OutOfRange("Partition log truncation detected at offset 6"))
     assert [offset for offset, _ in machine.handle_all()] == [3]
     machine.leave()
     assert cluster.committed is not None
@@ -168,7 +166,7 @@ def test_a_log_that_shrinks_under_a_consumer_is_recovered_anew() -> None:
     machine.handle_all()
     cluster.log[4:] = [b"x"]
 
-    assert machine.session.handle_offset_reset(OutOfRange())
+    assert machine.upkeep.handle_offset_reset(OutOfRange())
     assert machine.handle_all() == [(4, VerdictKind.FRESH)]
     assert [event.name for event in machine.listener.seen] == ["log-truncated"]
 
@@ -180,7 +178,7 @@ def test_a_log_that_has_grown_again_is_recovered_anew_when_the_broker_says_so() 
     machine.handle_all()
     cluster.log[4:] = [b"x", b"a", b"y", b"z"]
 
-    assert machine.session.handle_offset_reset(OutOfRange("Partition log truncation detected at offset 6"))
+    assert machine.upkeep.handle_offset_reset(OutOfRange("Partition log truncation detected at offset 6"))
     assert [offset for offset, _ in machine.handle_all()] == [4, 6, 7]
     assert [(event.name, event.offset) for event in machine.listener.seen] == [("log-truncated", 4)]
 

@@ -49,7 +49,7 @@ def test_a_kill_before_its_beginning_is_committed_changes_nothing() -> None:
     cluster, memory = made_anew()
     killed = Machine(cluster, memory)
     while not killed.client.unanswered:
-        killed.session.work()
+        killed.upkeep.work()
         killed.callback_errors.raise_kept()
     killed.engine.lose(TOPIC, 0)
 

@@ -17,6 +17,6 @@ def test_a_replay_is_counted_while_it_runs() -> None:
     machine = Machine(cluster)
     assigned = machine.session.assigned[TOPIC, 0]
     while assigned.state is not State.REPLAYING:
-        machine.session.recoveries.step(assigned)
+        machine.upkeep.recoveries.step(assigned)
     assert status_of(assigned, machine.engine).recovery_seconds > 0
     assert status_of(assigned, machine.engine).recovery_left > 0

@@ -68,7 +68,7 @@ def test_an_answer_that_an_interruption_swallowed_is_asked_for_again() -> None:
     cluster = Cluster([*LOG])
     machine = Machine(cluster)
     for _ in range(5):
-        machine.session.work()
+        machine.upkeep.work()
     assert len(machine.client.unanswered) == 1
     machine.client.unanswered.clear()
     machine.session.reopen_all()

@@ -29,7 +29,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def waits(machine: Machine) -> bool:
     """Whether the machine still waits after some polls, and names the cause."""
     for _ in range(5):
-        machine.session.work()
+        machine.upkeep.work()
         machine.callback_errors.raise_kept()
     assigned = machine.session.assigned[TOPIC, 0]
     return assigned.recovers and "transaction" in status_of(assigned, machine.engine).hindrances
