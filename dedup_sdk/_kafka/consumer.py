@@ -264,7 +264,6 @@ class DedupConsumer(Consumer):
         maintenance = Maintenance(judge, self._assignment, self._positions, writes, steps)
         self._poller = Poller(judge, maintenance, self._assignment, self._positions, steps)
         self._in_hand = InHand(self._engine, handover, writes, steps, observing=mode == "observe")
-        self._next_call_completes = completion == "on-next-call" and settings.completes_on_next_call
         self._stopped = False
         self._client_end: ClientEnd | None = None
         self._runner: Runner | None = None
@@ -778,7 +777,7 @@ class DedupConsumer(Consumer):
         `TransactionError` if you have one of the messages no more: abort the transaction. For the thread that asks for
         messages.
         """
-        if self._next_call_completes:
+        if self._delivery.policy.completes_on_next_call:
             raise ConfigurationError(
                 "transaction_offsets() needs a consumer whose next call completes nothing: give "
                 'completion="explicit", or "enable.auto.commit": False, or use transactions()'

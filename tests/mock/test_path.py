@@ -6,12 +6,15 @@ from benchmarks.path import alone_path, assignment_path, housekeeping_path, reco
 
 
 def test_one_record_is_a_short_way() -> None:
-    """From the fetch to the hand-out, and to its completion by the next call."""
+    """From the fetch to the hand-out, and to its completion by the next call.
+
+    Five of these calls are the doors between the parts of the way, paid once a batch.
+    """
     trail = record_path()
 
-    assert trail.count() <= 62, "\n".join(trail.trace)
-    assert trail.modules <= 15, sorted(trail.calls)
-    assert trail.count("_kafka/") <= 30, "\n".join(trail.trace)
+    assert trail.count() <= 67, "\n".join(trail.trace)
+    assert trail.modules <= 19, sorted(trail.calls)
+    assert trail.count("_kafka/") <= 35, "\n".join(trail.trace)
     assert trail.count("ids/") <= 8, "\n".join(trail.trace)
 
 
@@ -26,7 +29,7 @@ def test_what_is_on_a_timer_is_a_short_way() -> None:
     """A call for which nothing has come."""
     trail = housekeeping_path()
 
-    assert trail.count() <= 31, "\n".join(trail.trace)
+    assert trail.count() <= 34, "\n".join(trail.trace)
 
 
 def test_an_assignment_is_a_way_of_limited_length() -> None:
@@ -36,10 +39,10 @@ def test_an_assignment_is_a_way_of_limited_length() -> None:
     """
     trail = assignment_path()
     for _ in range(3):
-        if trail.count() > 275 or trail.modules > 35:
+        if trail.count() > 280 or trail.modules > 35:
             # On a busy machine the first message comes a round later, or a request is answered late.
             trail = assignment_path()
 
-    assert trail.count() <= 275, "\n".join(trail.trace)
+    assert trail.count() <= 280, "\n".join(trail.trace)
     assert trail.modules <= 35, sorted(trail.calls)
     assert trail.count("_kafka/") <= 128, "\n".join(trail.trace)

@@ -20,6 +20,7 @@ class ByName:
     """Completes nothing by itself."""
 
     completes_unnamed: ClassVar[bool] = False
+    completes_on_next_call: ClassVar[bool] = False
     counts: ClassVar[bool] = True
 
     def __init__(self, delivery: Delivery) -> None:
@@ -74,6 +75,7 @@ class OnNextCall(ByName):
     """A call for more completes the messages of the calls before; so does a commit."""
 
     completes_unnamed: ClassVar[bool] = True
+    completes_on_next_call: ClassVar[bool] = True
 
     def __init__(self, delivery: Delivery) -> None:
         super().__init__(delivery)

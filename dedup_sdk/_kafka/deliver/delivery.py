@@ -55,6 +55,8 @@ class CompletionPolicy(Protocol):
 
     completes_unnamed: ClassVar[bool]
     """Whether it completes any message at all."""
+    completes_on_next_call: ClassVar[bool]
+    """Whether a call for more does."""
     counts: ClassVar[bool]
     """Whether messages count as delivered when a call returns them."""
 
