@@ -193,8 +193,8 @@ OPTIONAL = (
 )
 """Modules that a consumer does not need."""
 MOST_MODULES_OF_A_CONSUMER = 111
-"""A limit that only falls: lower it when there are fewer. Ten of them are the parts of a recovery, one each, and thirteen
-the parts of the way of a message."""
+"""A limit that only falls: lower it when there are fewer. Ten of them are the parts of a recovery, one each, and
+thirteen the parts of the way of a message."""
 
 
 def loaded(statement: str) -> set[str]:
