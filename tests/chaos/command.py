@@ -116,6 +116,7 @@ def _failure(scenario: Scenario, choice: Choice, report: Report | None, asked: a
         choice.protocol,
     ]
     command += ["--seed", str(choice.seed), "--minutes", str(choice.seconds / 60), "--broker", asked.broker]
+    command += ["--rate", str(choice.rate)] if choice.rate else []
     command += ["--no-mount"] * asked.no_mount
     lines = [f"{scenario.name}: could not be judged"] if report is None else [report.line(), *_told(report)]
     name = f"tests.chaos {scenario.name}, {choice.protocol}, seed {choice.seed}"
@@ -208,6 +209,7 @@ def _plan(asked: argparse.Namespace) -> Iterable[tuple[Scenario, Choice]]:
                     seconds=seconds,
                     protocol=protocol,
                     broken=broken,
+                    rate=asked.rate,
                     mount=not asked.no_mount,
                 ),
             )
@@ -238,6 +240,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--scenario", choices=[*SCENARIOS, _ALL], default=_ALL)
     options.add_argument("--seed", type=int, default=1, help="of the faults, the messages and the protocols")
     options.add_argument("--minutes", type=float, help="how long faults go on; some seconds when left out")
+    options.add_argument(
+        "--rate",
+        type=float,
+        default=0.0,
+        help="new messages a second, with handlers that take no time and large transactions",
+    )
     options.add_argument("--soak-minutes", type=float, help="the same of the soak, where all are played")
     options.add_argument(
         "--protocol", choices=[*PROTOCOLS, _ALL, "rotate"], default="rotate", help="rotate: by the seed"

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos.history import Call, Line, Notice
+from tests.chaos.copies import notes_of, read_notes
+from tests.chaos.history import Call, Delivery, End, Line, Notice
 from tests.chaos.journal import read_counters, read_journal, read_reach
 from tests.chaos.options import REACH_S, WorkerOptions
 from tests.support.fork_server import ForkServer
@@ -180,12 +181,17 @@ class Crew:
             own_calls, own_notices = run.journal()
             calls += own_calls
             notices += own_notices
-        return calls, notices
+        return calls, notices + [note for note in self.copied() if isinstance(note, Notice)]
+
+    def copied(self) -> list[Delivery | End | Notice]:
+        """Return what all runs noted of the transactions in which they copied messages."""
+        return [note for run in self.runs for note in read_notes(Path(run.options.journal), run.name)]
 
     def handled_bytes(self) -> int:
         """Return how much was written until now: it grows as long as something is handled."""
         journals = [Path(run.options.journal) for run in self.runs]
-        return sum(journal.stat().st_size for journal in journals if journal.exists())
+        files = [*journals, *map(notes_of, journals)]
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def end(self) -> None:
         """Kill the living workers."""

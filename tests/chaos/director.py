@@ -55,6 +55,15 @@ _HANGING_S: Final = 120.0
 That is 45 s by default where brokers set it (KIP-848).
 """
 _AWAY_S: Final = 20.0
+_LARGE: Final = 1_000
+"""Messages of a transaction where there are many a second."""
+_SELDOM: Final = 0.001
+"""The share of failing calls there: each waits before it is made again."""
+
+
+def at_rate(scenario: Scenario, rate: float) -> Scenario:
+    """Return a scenario with so many new messages a second, which handlers do without any work; 0: as it is."""
+    return replace(scenario, per_second=rate, work_ms=0.0) if rate else scenario
 
 
 def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = None) -> Report:
@@ -62,6 +71,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
 
     Raises `ForgetfulBrokerError` where something went wrong and the broker itself is the cause.
     """
+    scenario = at_rate(scenario, choice.rate)
     began, logged_bytes = time.monotonic(), len(bed.kafka.logged())
     topic = f"{scenario.name}-{choice.protocol}-{choice.seed}-{uuid.uuid4().hex[:6]}"
     folder = Path(tempfile.mkdtemp(prefix="chaos-")) if keep is None else keep / topic
@@ -77,6 +87,7 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
             small_disks(disks, mount=choice.mount) as mounted,
             shared_memory(scenario.memory, folder, bed) as memory,
             work_table(bed.database) if scenario.database else nullcontext() as database,
+            output or nullcontext(),
         ):
             options = replace(
                 _options(scenario, choice, topic),
@@ -156,7 +167,7 @@ def _refused(history: History) -> dict[str, int]:
 
 
 def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
-    return WorkerOptions(
+    options = WorkerOptions(
         bootstrap="",
         group=topic,
         topic=topic,
@@ -176,6 +187,7 @@ def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
         units=scenario.unit_span > 0,
         by_key=scenario.by_key,
     )
+    return replace(options, transaction=_LARGE, failing=_SELDOM) if choice.rate else options
 
 
 def _disks(scenario: Scenario, choice: Choice) -> Disks:
@@ -212,7 +224,9 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         stage.start(0)
         stage.sleep(_SECOND_LOOK_S)
         stage.crew.stop()
-    calls, notices = stage.handled(), stage.crew.history()[1]
+    copied, notices = stage.copies(), stage.crew.history()[1]
+    # A write that is there twice is no second call.
+    calls = stage.handled() if copied is None else list(dict.fromkeys(copied.log.values()))
     calls = [call._replace(partition=_lived_at(stage, call)) for call in calls]
     notices = [
         each._replace(
@@ -253,6 +267,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         copies=stage.sender.copies() if isinstance(stage.sender, BridgedSender) else None,
         unit_span=scenario.unit_span,
         everywhere=bool(scenario.memory),
+        copied=copied,
     )
     return history, stuck
 

@@ -51,12 +51,37 @@ class Call(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """The partitions given to a rebalance callback of a run; ``refused``: the commit that belonged to it failed."""
+    """The partitions given to a rebalance callback of a run.
+
+    ``refused``: the commit that belonged to it failed. ``aborted``: those of a transaction whose messages come again.
+    """
 
     run: str
-    kind: Literal["assigned", "revoked", "lost", "refused"]
+    kind: Literal["assigned", "revoked", "lost", "refused", "aborted"]
     partitions: frozenset[int]
     at_ns: int
+
+
+class Delivery(NamedTuple):
+    """A record that a poll gave to its reader: a run, or the reader of the output.
+
+    Polls are numbered. Where ``key`` is not empty, only the order of records with this key is kept.
+    """
+
+    reader: str
+    poll: int
+    partition: int
+    offset: int
+    at_ns: int
+    key: str = ""
+
+
+class End(NamedTuple):
+    """The end of a write of a run, as its consumer was told; a run's transactions are numbered."""
+
+    write: Call
+    transaction: int
+    is_committed: bool
 
 
 class Line(NamedTuple):
@@ -158,6 +183,23 @@ class ByKey:
     high: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """The output of runs that copy messages in transactions, to the partition with the same number.
+
+    Attributes:
+        log: the committed records of the output, by place.
+        polls: of a reader of committed records that read it from its first moment on.
+        ends: of the runs' writes.
+        deliveries: to the runs.
+    """
+
+    log: Mapping[Place, Call]
+    polls: Sequence[Delivery] = ()
+    ends: Sequence[End] = ()
+    deliveries: Sequence[Delivery] = ()
+
+
 Excuse = Crash | Takeover | Outage | Away | Rewind | Forget
 
 
@@ -186,6 +228,7 @@ class History:
         copies: how often the log may have each ID; None: as often as it likes.
         unit_span: how many offsets a unit reaches over, at most; 0: there are none.
         everywhere: whether an ID is one message in all partitions, because their consumers share a memory.
+        copied: the output of transactions; None: there is none.
     """
 
     log: Sequence[LogRecord]
@@ -207,6 +250,7 @@ class History:
     copies: Mapping[bytes, int] | None = None
     unit_span: int = 0
     everywhere: bool = False
+    copied: Copies | None = None
 
 
 EARLIER = 1_000

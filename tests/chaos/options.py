@@ -54,6 +54,8 @@ class WorkerOptions:
         piped: whether the journal is written by another process, because this one's files may not grow for a while.
         refused: whether the disk may fail (see `bad_disk`).
         output: the topic that messages are copied to in transactions; empty: none.
+        transaction: the most messages of one.
+        failing: the share of calls in which a handler of ``run`` fails.
     """
 
     bootstrap: str
@@ -82,6 +84,8 @@ class WorkerOptions:
     units: bool = False
     by_key: bool = False
     output: str = ""
+    transaction: int = 50
+    failing: float = 0.03
 
     def client(self) -> dict[str, Any]:
         """Return the client's configuration."""

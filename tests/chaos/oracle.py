@@ -14,8 +14,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tests.chaos.analysis import analyse
 from tests.chaos.at_risk import HAND_OVER_NS, messages_at_risk
 from tests.chaos.evidence import evidence
 from tests.chaos.history import (
@@ -56,6 +57,7 @@ class Judgement:
         unpersisted: records whose ID was never in the sender's outbox, nor one that bridges had to bring: a resend
             would bear another one.
         recopied: records beyond those that bridges had to bring, by their IDs, where each is copied once.
+        analysed: the findings of the checks of published analyses, by name (see `tests.chaos.analysis`).
         examples: a few of the faults, with all that is known of it (see `evidence`).
     """
 
@@ -74,6 +76,7 @@ class Judgement:
     unsent: int = 0
     unpersisted: int = 0
     recopied: int = 0
+    analysed: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
 
     def broken(self) -> dict[str, int]:
@@ -90,7 +93,8 @@ class Judgement:
             "unpersisted",
             "recopied",
         )
-        return {name: count for name in names if (count := getattr(self, name))}
+        found = {name: getattr(self, name) for name in names} | dict(self.analysed)
+        return {name: count for name, count in found.items() if count}
 
 
 def judge(history: History) -> Judgement:
@@ -132,6 +136,7 @@ def judge(history: History) -> Judgement:
             if history.persisted is not None and record.ident not in history.persisted
         ],
     }
+    analysed = analyse(history, message_of)
     went_back_ns = {(sample.partition, sample.offset): sample.at_ns for sample in regressed}
     counts = {what: len(places) for what, places in wrong.items()}
     return Judgement(
@@ -143,6 +148,7 @@ def judge(history: History) -> Judgement:
         recopied=_recopied(history),
         unsent=len(set(history.persisted or ()) - {record.ident for record in history.log}),
         **{**counts, "unexplained": sum(unexplained.values())},
+        analysed={name: len(places) for name, places in analysed.items()},
         examples=tuple(
             evidence(
                 what,
@@ -151,7 +157,7 @@ def judge(history: History) -> Judgement:
                 message_of,
                 went_back_ns[place] if what == "regressed" else None,
             )
-            for what, places in wrong.items()
+            for what, places in [*wrong.items(), *analysed.items()]
             for place in places[:_EXAMPLES]
         ),
     )

@@ -72,6 +72,7 @@ class Report:
             "unsent": judged.unsent,
             "unpersisted": judged.unpersisted,
             "recopied": judged.recopied,
+            **judged.analysed,
             "ended": self.ended,
             "faults": self.faults,
             "rebalances": self.rebalances,

@@ -25,7 +25,19 @@ from tests.chaos.bad_disk import DiskFault, make_bad, make_good
 from tests.chaos.bed import CONSUMER_PROXIES, Bed
 from tests.chaos.crew import Crew, Run
 from tests.chaos.damage import flip_bytes
-from tests.chaos.history import ByKey, Call, Crash, Excuse, LogRecord, Outage, Skip, Takeover
+from tests.chaos.history import (
+    ByKey,
+    Call,
+    Copies,
+    Crash,
+    Delivery,
+    End,
+    Excuse,
+    LogRecord,
+    Outage,
+    Skip,
+    Takeover,
+)
 from tests.chaos.memory import Memory
 from tests.chaos.options import SESSION_MS, Protocol, WorkerOptions
 from tests.chaos.output_topic import OutputTopic
@@ -60,6 +72,8 @@ class Choice:
     seconds: float
     protocol: Protocol = "classic"
     broken: str = ""
+    rate: float = 0.0
+    """New messages a second, with handlers that take no time, and large transactions; 0: those of the scenario."""
     mount: bool = True
     """Whether small disks may be mounted, and calls be refused; else processes may write no more for a while."""
 
@@ -228,7 +242,8 @@ class Stage:
     def handled(self) -> list[Call]:
         """Return the calls that count.
 
-        The rows of the database, or the records of the output, where the work is there, else the workers' notes.
+        The rows of the database, or the records of the output that its reader has seen, where the work is there, else
+        the workers' notes.
         """
         if self._output is not None:
             return self._output.calls()
@@ -237,8 +252,22 @@ class Stage:
     def progress(self) -> int:
         """Return a number that grows as long as something is handled."""
         rows = 0 if self._database is None else self._database.count()
-        records = 0 if self._output is None else self._output.count()
+        records = 0 if self._output is None else self._output.count
         return self.crew.handled_bytes() + rows + records
+
+    def copies(self) -> Copies | None:
+        """Return the output at the end, and what was noted of its transactions; None where there is none."""
+        if self._output is None:
+            return None
+        log = self._output.log()
+        self._output.catch_up(log)
+        notes = self.crew.copied()
+        return Copies(
+            log=log,
+            polls=self._output.polls(),
+            ends=[note for note in notes if isinstance(note, End)],
+            deliveries=[note for note in notes if isinstance(note, Delivery)],
+        )
 
     # --- faults ----------------------------------------------------------------------------------------------------
 

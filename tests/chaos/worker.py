@@ -15,8 +15,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,7 @@ from dedup_sdk import (
 from dedup_sdk.ids import key
 from dedup_sdk.shared import Shared
 from tests.chaos.bad_disk import be_refused
+from tests.chaos.copies import CopyingConsumer, CopyNotes
 from tests.chaos.journal import Journal
 from tests.chaos.options import (
     ID_HEADER,
@@ -47,7 +50,6 @@ from tests.chaos.options import (
     is_poison,
     loads,
 )
-from tests.chaos.output_topic import work_of
 from tests.chaos.sabotage import sabotage
 
 if TYPE_CHECKING:
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
 _LIST = 50
 _THREADS = 3
 _TRANSACTION_MS = 5_000
-_FAILING_SHARE = 0.03
 _ERROR = 3
 _LEAVING_SHARE = 0.5
 """How many of the interruptions end the consumer, so that another one is made."""
@@ -122,7 +123,7 @@ class Worker:
 
     def _make_consumer(self) -> DedupConsumer:
         options = self._options
-        return DedupConsumer(
+        return (CopyingConsumer if options.mode == "transactions" else DedupConsumer)(
             options.client(),
             dedup=strategy_of(options),
             store=RocksStore(options.store, recent_marks=options.recent_marks),
@@ -189,27 +190,41 @@ class Worker:
             "transactional.id": f"{options.group}-{Path(options.store).name}",
             "transaction.timeout.ms": _TRANSACTION_MS,
         }
-        run = Path(options.journal).stem
+        notes = CopyNotes(options.journal)
+        if isinstance(self.consumer, CopyingConsumer):
+            self.consumer.notes = notes
+        polls = count(1)
         while not self._stopped:
-            transactions = self.consumer.transactions(producer, max_messages=_LIST)
+            transactions = self.consumer.transactions(producer, max_messages=options.transaction)
             if options.seed % 2:
                 self.consumer.run(
-                    partial(self._produce, run), transactions=transactions, workers=_THREADS, on_error="retry",
-                    attempts=None, wait_initial=0.05, wait_max=0.5,
+                    partial(self._produce, notes, polls), transactions=transactions, workers=_THREADS,
+                    on_error="retry", attempts=None, wait_initial=0.05, wait_max=0.5,
                 )  # fmt: skip
                 continue
             with transactions:
                 for transaction in transactions:
+                    poll = next(polls)
                     for message in transaction:
                         began_ns = time.monotonic_ns()
-                        self._handle(message, began_ns)
-                        transaction.produce(options.output, work_of(run, message, began_ns), message.key())
+                        notes.got(message, poll, began_ns, by_key=False)
+                        self._work()
+                        record = notes.copied(message, began_ns)
+                        notes.wrote(message, record)
+                        transaction.produce(
+                            options.output, record, message.key(), partition=message.partition() or 0
+                        )
 
-    def _produce(self, run: str, message: Any, produce: Any) -> None:
+    def _produce(self, notes: CopyNotes, polls: Iterator[int], message: Any, produce: Any) -> None:
         began_ns = time.monotonic_ns()
+        record = notes.copied(message, began_ns)
         # Before the work: a call that fails must have produced nothing.
-        produce(self._options.output, work_of(run, message, began_ns), message.key())
-        self._fail_or_handle(message)
+        produce(self._options.output, record, message.key(), partition=message.partition())
+        if self._random.random() < self._options.failing:
+            raise RuntimeError("not this time")
+        self._work()
+        notes.got(message, next(polls), began_ns, by_key=True)
+        notes.wrote(message, record)
 
     def _iterate(self) -> None:
         while not self._stopped:
@@ -260,7 +275,7 @@ class Worker:
         self._handle(message)
 
     def _fail_or_handle(self, message: Any) -> None:
-        if self._random.random() < _FAILING_SHARE:
+        if self._random.random() < self._options.failing:
             raise RuntimeError("not this time")
         self._handle(message)
 
@@ -297,11 +312,15 @@ class Worker:
     def _handle(self, message: Any, began_ns: int | None = None, verdict: str | None = None) -> None:
         began_ns = time.monotonic_ns() if began_ns is None else began_ns
         verdict = self._as(message) if verdict is None else verdict
+        self._work()
+        self._journal.call(message.partition(), message.offset(), began_ns, verdict)
+
+    def _work(self) -> None:
         if self._slow:
             self._slow = False
             time.sleep(self._options.slow_s)
-        time.sleep(self._random.uniform(0, 2 * self._options.work_ms / 1000))
-        self._journal.call(message.partition(), message.offset(), began_ns, verdict)
+        if self._options.work_ms:
+            time.sleep(self._random.uniform(0, 2 * self._options.work_ms / 1000))
 
     def _interrupt(self, _number: int, frame: FrameType | None) -> None:
         """Raise as Ctrl-C does, but not in the moment in which a message is on its way from the consumer to the loop.
