@@ -752,6 +752,9 @@ class DedupConsumer(Consumer):
             if block is not None:
                 self._refuse_second_loop()
             self._block = block
+        # Its settings may have older credentials.
+        if block is not None and self._client.login is not None:
+            block.log_in(*self._client.login)
 
     def _refuse_second_loop(self) -> None:
         if self._runner is not None:

@@ -33,6 +33,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.client.settings import ClientSettings, admin_settings
 from dedup_sdk._kafka.client.transactional_producer import (
+    FENCED,
     TransactionalProducer,
     TransactionFailedError,
     may_pass,
@@ -96,6 +97,8 @@ class Committer:
         """Its offsets, from the moment when its commit is asked for."""
         self.failed: str | None = None
         """Why it can only be aborted, as far as a record that was refused has told."""
+        self._began_at = 0.0
+        """When (monotonic seconds) it began."""
         self._aborts = 0
         """Transactions that were aborted since the last commit."""
         self._given_up: TransactionError | None = None
@@ -111,7 +114,8 @@ class Committer:
         self._producer.log_in(username, password)
 
     def open(self) -> None:
-        """Begin to use the producer; behind `InHand.begin_explicit`."""
+        """Make the producer, and begin to use it; behind `InHand.begin_explicit`."""
+        self._producer.open()
         try:
             self._initialise()
             # The offsets that transactions commit here are ours: hidden records may be committed beside them.
@@ -143,7 +147,7 @@ class Committer:
             # It has failed for good, e.g. because another process had its ID meanwhile.
             self._renew()
             self._producer.begin(time.monotonic())
-        self._messages = messages
+        self._messages, self._began_at = messages, time.monotonic()
 
     def _member_now(self) -> object:
         """Return the group's metadata: of a member, if the consumer is subscribed."""
@@ -174,7 +178,7 @@ class Committer:
             self._producer.put(until=time.monotonic() + _PATIENCE_S, **record)
         except TransactionFailedError as failed:
             # No error of this record: the transaction is aborted, as after any other failure.
-            self.failed = self.failed or _told(failed)
+            self.failed = self.failed or self._cause(failed)
 
     def commit(self) -> bool:
         """Commit, and complete the messages; return whether that was done, else the transaction is aborted.
@@ -245,7 +249,17 @@ class Committer:
                 raise TransactionError(_TOO_LONG) from None
             if failed.may_be_committed:
                 raise _UnknownError from None
-            raise _AbortError(_told(failed)) from None
+            raise _AbortError(self._cause(failed)) from None
+
+    def _cause(self, failed: TransactionFailedError) -> str:
+        """Return why a transaction failed: the client names another producer also where it took too long."""
+        limit_s, took_s = self._producer.limit_s, time.monotonic() - self._began_at
+        if limit_s is None or failed.error.code() not in FENCED or took_s < limit_s:
+            return _told(failed)
+        return (
+            f"it took {took_s:.1f} s, and the broker ends a transaction after {limit_s:g} s (transaction.timeout.ms); "
+            "give fewer max_messages, or raise that setting of the producer"
+        )
 
     def _send_offsets(self, messages: Sequence[Message], until: float) -> list[TopicPartition]:
         """Send the offsets of the transaction, if they have anything new; return them."""

@@ -156,12 +156,13 @@ class EndsInTransactions:
 
     def _in_hand(self) -> list[Task]:
         """Return the next tasks whose messages this consumer still has; the others come again."""
-        tasks = []
+        tasks: list[Task] = []
+        lost: list[Task] = []
         for task in list(self._kept)[: self._most]:
-            if self._consumer.holds(task.message):
-                tasks.append(task)
-                continue
+            (tasks if self._consumer.holds(task.message) else lost).append(task)
+        for task in lost:
             # E.g. its lease in the shared memory is over.
             self._kept.pop(task, None)
-            self._consumer.transaction_aborted([task.message])
+        if lost:
+            self._consumer.transaction_aborted([task.message for task in lost])
         return tasks

@@ -147,6 +147,7 @@ class Target:
             config["transactional.id"] = self._transactional_id
         self._drop()
         self._producer = TransactionalProducer(config, goes_on=lambda: not self._is_ending(), option=_OPTION)
+        self._producer.open()
         if self.is_transactional:
             self._producer.initialise(time.monotonic() + START_S)
 

@@ -405,8 +405,9 @@ LINES: Final[dict[str, list[Line]]] = {
     "Handlers": [
         Line(
             "_transactions/committer.py", "transaction-aborted",
-            "A [transaction](transactions.md) was given up, and its messages come again. Nothing to do, unless the "
-            "same cause comes again and again.",
+            "A [transaction](transactions.md) was given up, and its messages come again (`released`). Nothing to do, "
+            "unless the same cause comes again and again, e.g. because your code takes longer than "
+            "`transaction.timeout.ms`.",
         ),
         Line(
             "_transactions/committer.py", "transaction-not-aborted",

@@ -19,6 +19,7 @@ from tests.chaos.forgetful import LOGGER
 from tests.chaos.options import SESSION_MS, Broker
 from tests.support.databases import PostgreSQL
 from tests.support.kafka_container import KafkaContainer, engine_trouble
+from tests.support.older_kafka import OlderKafka
 
 CONSUMER_PROXIES: Final = 5
 _CUT_EVERY_ANSWERS: Final = 25
@@ -87,6 +88,10 @@ class JarsCluster(LocalKafka):
         return b"" if self._folder is None else self.log.read_bytes()
 
 
+class OlderCluster(OlderKafka, JarsCluster):
+    """The same with the transactions of Kafka before 4.0."""
+
+
 class ContainerCluster:
     """A broker in a container as a `Cluster`. Raises `KafkaHelperError` where no engine answers."""
 
@@ -129,10 +134,11 @@ class Bed:
 
     def __init__(self, seed: int, broker: Broker = "jars") -> None:
         ports = {name: free_port() for name in ("PRODUCERS", *map(_listener, range(CONSUMER_PROXIES)))}
+        from_jars = OlderCluster if broker == "older" else JarsCluster
         self.kafka: Cluster = (
             ContainerCluster(ports)
             if broker == "container"
-            else JarsCluster(config=_SETTINGS, extra_listeners=ports, start_timeout_s=_START_S)
+            else from_jars(config=_SETTINGS, extra_listeners=ports, start_timeout_s=_START_S)
         )
         self._ports, self._seed = ports, seed
         self._open = ExitStack()

@@ -35,6 +35,8 @@ CALL_S: Final = 5.0
 """Seconds that one call of the client may take."""
 OFFSETS_S: Final = 5.0
 """Seconds for adding offsets to a transaction."""
+_DEFAULT_LIMIT_MS: Final = 60_000
+"""The client's own ``transaction.timeout.ms``."""
 _STEP_S: Final = 0.2
 """Seconds of one wait, after which the caller is asked whether to go on."""
 _GRACE_S: Final = 0.5
@@ -82,8 +84,10 @@ class TransactionalProducer:
         goes_on: called between two tries; false: give up.
         option: where the user gave the settings, for messages.
 
-    Raises `ConfigurationError` for settings that the client refuses.
+    Its client is made by `open`.
     """
+
+    _client: Producer
 
     def __init__(
         self,
@@ -103,9 +107,13 @@ class TransactionalProducer:
         if isinstance(settings, Mapping):
             reports = {"delivery.report.only.error": True, "on_delivery": self._delivered}
             self._settings = {**reports, **settings}
-            self._client = self._made()
         else:
             self._client = settings
+
+    def open(self) -> None:
+        """Make the client, unless it is the application's; raises `ConfigurationError` for settings that it refuses."""
+        if self.is_ours:
+            self._client = self._made()
 
     def _made(self) -> Producer:
         with settings_refused(self._settings, self._option):
@@ -120,9 +128,10 @@ class TransactionalProducer:
 
     def log_in(self, username: str, password: str) -> None:
         """Use these credentials from the next login on, unless the producer is the application's."""
-        if self.is_ours and "_client" in vars(self):
+        if self.is_ours:
             self._settings |= {"sasl.username": username, "sasl.password": password}
-            self._client.set_sasl_credentials(username, password)
+            if "_client" in vars(self):
+                self._client.set_sasl_credentials(username, password)
 
     def change(self, settings: Mapping[str, Any]) -> None:
         """Use further settings from the next `renew` on."""
@@ -131,6 +140,13 @@ class TransactionalProducer:
     def serve(self) -> None:
         """Have the client write its log lines, and tell its events, which it does only when polled."""
         self._client.poll(0)
+
+    @property
+    def limit_s(self) -> float | None:
+        """The seconds after which the broker ends a transaction; None for a producer of the application."""
+        if not self.is_ours:
+            return None
+        return float(self._settings.get("transaction.timeout.ms", _DEFAULT_LIMIT_MS)) / 1_000
 
     # --- the transaction -----------------------------------------------------------------------------------------
 

@@ -178,6 +178,11 @@ class Delivery:
             if not self.waits(message) and self.take_out(message):
                 self._put(message, first=True)
 
+    def offer_first(self, records: Sequence[RecordRef]) -> None:
+        """Queue released messages in this order before all others, which were behind them when they were delivered."""
+        for chunk, row in reversed(records):
+            self._put(chunk.items[row], first=True)
+
     def redeliver(self, given: Sequence[tuple[Any, RecordRef]]) -> None:
         """Queue messages that were given, and may not have arrived; each counts as released, with one more attempt."""
         for message, _ in given:

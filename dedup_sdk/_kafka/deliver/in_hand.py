@@ -79,14 +79,10 @@ class InHand:
             if message.error() is None and self._delivery.waits(message):
                 self._engine.counters.stale += 1
                 return
-            self._release_now([message])
-
-    def _release_now(self, messages: Iterable[Any]) -> None:
-        for message in messages:
             partition = self._taken_out(message)
             if partition is not None:
                 self._delivery.offer(partition.release([message.offset()]))
-        self._steps.interruption.request_maintenance()
+                self._steps.interruption.request_maintenance()
 
     def take_out(self, message: Any) -> None:
         """Exclude a message from its policy: it ends by `complete` or `release`."""
@@ -244,12 +240,16 @@ class InHand:
             return
         with self._mutex, self._steps.guarded():
             self._session.commits.transaction_ended()
-            delivery = self._delivery
-            self._release_now(
-                message
-                for message in messages
-                if delivery.in_flight(message) is not None and not delivery.waits(message)
-            )
+            again: list[RecordRef] = []
+            # By identity: who names a message twice gets it once.
+            for message in {id(each): each for each in messages}.values():
+                if self._delivery.in_flight(message) is not None and not self._delivery.waits(message):
+                    partition = self._taken_out(message)
+                    if partition is not None:
+                        again += partition.release([message.offset()])
+            # Of an earlier transaction some may be queued still.
+            self._delivery.offer_first(again)
+            self._steps.interruption.request_maintenance()
 
     def take_out_all(self, messages: Iterable[Any]) -> None:
         """Exclude messages from their policy; those gone are left out."""

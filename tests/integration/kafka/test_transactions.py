@@ -426,6 +426,50 @@ def test_new_credentials_reach_the_producer_under_way_and_the_next_one(
     assert seen(world, out) == ["a"]
 
 
+def test_a_block_that_is_never_entered_has_no_client(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep its connections until a garbage collection, and the credentials of the time when it was made."""
+    made = list[dict[str, Any]]()
+
+    class Noting(Producer):
+        def __init__(self, config: dict[str, Any]) -> None:
+            made.append(dict(config))
+            super().__init__({name: value for name, value in config.items() if "sasl" not in name})
+
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Noting)
+    world.send("a")
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        consumer.transactions()
+        transactions = consumer.transactions(seconds=0.05)
+        assert made == []
+        consumer.set_sasl_credentials("shop", "new")
+        with transactions:
+            copy_one(transactions, out)
+        refused = consumer.transactions({"transactional.id": "billing-1", "no.such.setting": 1})
+        with pytest.raises(ConfigurationError, match="such"), refused:
+            pass
+        copy(consumer, out)
+    assert [each["sasl.password"] for each in made] == ["new"] * 3
+    assert seen(world, out) == ["a"]
+
+
+def test_messages_that_come_again_twice_stay_in_order(world: World, out: str) -> None:
+    """Also where those of the first aborted transaction are not all handed out when the second one is aborted."""
+    world.send(*numbers(0, 30))
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        for size in (20, 3, 1):
+
+            def fail(message: Message, last: bytes = b"%d" % (size - 1)) -> None:
+                if message.value() == last:
+                    raise ValueError("not yet")
+
+            with pytest.raises(ValueError, match="not yet"):
+                copy(consumer, out, fail, seconds=5, max_messages=size)
+        copy(consumer, out)
+    assert seen(world, out) == numbers(0, 30)
+
+
 def test_an_added_partition_is_copied_too(world: World, out: str) -> None:
     """The group gets it while transactions go on."""
     world.send(*numbers(0, 5))
