@@ -22,6 +22,11 @@ ratio
     messages a second of ``dedup`` over those of ``bare``, median of the rounds.
 p50_ms, p99_ms
     of a message's way at a steady rate, milliseconds.
+restart
+    with so many IDs in its store (``--ids``) ``dedup``, and ``streams``, is killed (SIGKILL) while messages come, and
+    started again on the same disk, as the same member of its group. ``seconds``: from the start of the process until
+    a reader of committed records gets its first one; ``doubled``, ``lost``: IDs that are in the output twice, and not
+    at all, when all were sent and some of all again.
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from benchmarks.arguments import at_least
@@ -52,11 +58,17 @@ from dedup_sdk.testing._local_kafka import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.context import SpawnProcess
 
 PARTITIONS: Final = 4
 SIZES: Final = (1_000, 100)
 _PATIENCE_S: Final = 30.0
+_LOAD_S: Final = 300.0
 _WORKERS: Final = 4
+_MORE: Final = 100_000
+"""Messages that come while a contender is killed, and behind that."""
+_AT_WORK_S: Final = 2.0
+_SCATTER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 _PROGRAM: Final = Path(__file__).parent / "streams" / "ExactlyOnce.java"
 _TUNED: Final[dict[str, Any]] = {"fetch.queue.backoff.ms": 1, "auto.offset.reset": "earliest", "log_level": 0}
 
@@ -75,6 +87,10 @@ def main() -> int:
     )
     options.add_argument("--seconds", type=at_least(1), default=20, help="for how long they come")
     options.add_argument(
+        "--ids", type=at_least(0), default=1_000_000, help="in the store at the restart; 0: it is left out"
+    )
+    options.add_argument("--only-restart", action="store_true", help="measure nothing but the restart")
+    options.add_argument(
         "--streams", type=Path, help="a folder with the jars of Kafka Streams; else it is left out"
     )
     options.add_argument("--bootstrap", help="a broker that runs; else one is started")
@@ -83,8 +99,12 @@ def main() -> int:
     try:
         with broker_at(chosen.bootstrap) as bootstrap, tempfile.TemporaryDirectory() as folder:
             bench = Bench(bootstrap, Path(folder), chosen.streams)
-            result = bench.rates(chosen.records, chosen.rounds)
-            result["way"] = bench.ways(chosen.rate, chosen.seconds)
+            result: dict[str, Any] = {}
+            if not chosen.only_restart:
+                result = bench.rates(chosen.records, chosen.rounds)
+                result["way"] = bench.ways(chosen.rate, chosen.seconds)
+            if chosen.ids:
+                result["restart"] = bench.restarts(chosen.ids)
     except (LoopError, KafkaException, DedupError, OSError) as error:
         print(f"exactly_once: {error}", file=sys.stderr)
         return 1
@@ -98,7 +118,7 @@ class Bench:
     """The contenders, on one broker; ``jars``: of Kafka Streams."""
 
     def __init__(self, bootstrap: str, folder: Path, jars: Path | None) -> None:
-        self._bootstrap, self._folder = bootstrap, folder
+        self._bootstrap, self._folder, self._jars = bootstrap, folder, jars
         self._contenders: dict[str, Callable[[str, str, str, int, int, Path], None]] = {
             "bare": bare, "dedup": dedup, "run": run,
         }  # fmt: skip
@@ -108,7 +128,7 @@ class Bench:
     def rates(self, records: int, rounds: int) -> dict[str, Any]:
         """Return, for each size of a transaction, messages a second of each contender, and the ratio."""
         topic = create_topic(self._bootstrap, f"in-{uuid4().hex}", PARTITIONS)
-        fill(self._bootstrap, topic, records)
+        fill(self._bootstrap, topic, range(records), b"x" * 200)
         result: dict[str, Any] = {}
         for size in SIZES:
             # The size of a transaction is none of the settings of Kafka Streams.
@@ -151,14 +171,120 @@ class Bench:
             print(f"way of a message: {name} {result[name]}", file=sys.stderr)
         return result
 
+    def restarts(self, ids: int) -> dict[str, dict[str, float]]:
+        """Return seconds from a start after a kill until the first output, and the IDs doubled and lost."""
+        result = {}
+        for name in ("dedup", "streams") if self._jars else ("dedup",):
+            topic = create_topic(self._bootstrap, f"in-{uuid4().hex}", PARTITIONS)
+            out = create_topic(self._bootstrap, f"out-{uuid4().hex}", PARTITIONS)
+            member = f"{name}-{uuid4().hex}"
+            fill(self._bootstrap, topic, range(ids))
+            start = partial(self._started, name, topic, out, member)
+            result[name] = restart(self._bootstrap, topic, out, ids, start)
+            print(f"restart with {ids:,} IDs: {name} {result[name]}", file=sys.stderr)
+        return result
 
-def fill(bootstrap: str, topic: str, records: int) -> None:
-    """Send records of 200 bytes, each with an ID of its own."""
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "queue.buffering.max.messages": records + 1, "log_level": 0}
-    )
-    for number in range(records):
-        producer.produce(topic, b"x" * 200, headers={"dedup-id": str(uuid4())}, partition=number % PARTITIONS)
+    def _started(
+        self, name: str, topic: str, out: str, member: str
+    ) -> subprocess.Popen[bytes] | SpawnProcess:
+        """Start a contender as a member of its group, in a process of its own; whoever has it kills it."""
+        disk = self._folder / member
+        if name == "streams" and self._jars is not None:
+            return subprocess.Popen(_java(self._jars, self._bootstrap, topic, out, member, disk))
+        given = (self._bootstrap, topic, out, sys.maxsize, 10 * SIZES[0], disk, member)
+        process = get_context("spawn").Process(target=dedup, args=given, daemon=True)
+        process.start()
+        return process
+
+
+def restart(
+    bootstrap: str,
+    topic: str,
+    out: str,
+    ids: int,
+    start: Callable[[], subprocess.Popen[bytes] | SpawnProcess],
+) -> dict[str, float]:
+    """Have a contender copy so many IDs, kill it while more come, start it again, and look at its output."""
+    seen = Output(bootstrap, out)
+    process = start()
+    try:
+        seen.read_until(ids)
+        fill(bootstrap, topic, range(ids, ids + _MORE))
+        time.sleep(_AT_WORK_S)
+        process.kill()
+        # Some of those before, some of the last ones, and new ones.
+        fill(bootstrap, topic, range(0, ids + _MORE, max(1, ids // _MORE)))
+        fill(bootstrap, topic, range(ids + _MORE, ids + 2 * _MORE))
+        seen.read_rest()
+        began = time.monotonic()
+        process = start()
+        seen.read_until(seen.count + 1)
+        seconds = time.monotonic() - began
+        seen.read_until(ids + 2 * _MORE)
+        seen.read_rest()
+    finally:
+        process.kill()
+    copies = np.bincount(np.concatenate(seen.numbers), minlength=ids + 2 * _MORE)
+    return {
+        "seconds": round(seconds, 2),
+        "doubled": int(np.maximum(copies - 1, 0).sum()),
+        "lost": int((copies == 0).sum()),
+    }
+
+
+class Output:
+    """A reader of committed records, whose values are numbers."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.numbers: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+        self.count = 0
+        config = {"bootstrap.servers": bootstrap, "group.id": f"check-{uuid4().hex}", **_TUNED}
+        self._reader = Consumer(config)
+        self._reader.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+
+    def read_until(self, count: int) -> None:
+        """Read so many records in all; raise `LoopError` if none comes for long."""
+        heard_at = time.monotonic()
+        while self.count < count:
+            if self._read(0.05):
+                heard_at = time.monotonic()
+            elif time.monotonic() > heard_at + _LOAD_S:
+                raise LoopError(f"{self.count} of {count} records were written")
+
+    def read_rest(self) -> None:
+        """Read on until nothing comes for a while."""
+        heard_at = time.monotonic()
+        while time.monotonic() < heard_at + _AT_WORK_S:
+            if self._read(0.2):
+                heard_at = time.monotonic()
+
+    def _read(self, timeout_s: float) -> int:
+        values = [
+            each.value() or b"" for each in self._reader.consume(10_000, timeout_s) if each.error() is None
+        ]
+        self.numbers.append(np.frombuffer(b"".join(values), np.int64))
+        self.count += len(values)
+        return len(values)
+
+
+def fill(bootstrap: str, topic: str, numbers: range, value: bytes = b"") -> None:
+    """Send a record for each number, with an ID of its own; without a value it is the number."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "log_level": 0})
+    for number in numbers:
+        # Like random ones: no two neighbours are near to each other.
+        ident = f"{number * _SCATTER % 2**128:032x}"
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value or number.to_bytes(8, sys.byteorder),
+                    headers={"dedup-id": ident},
+                    partition=number % PARTITIONS,
+                )
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                break
     producer.flush()
 
 
@@ -187,14 +313,18 @@ def bare(bootstrap: str, topic: str, out: str, records: int, size: int, _: Path)
             left -= len(messages)
 
 
-def dedup(bootstrap: str, topic: str, out: str, records: int, size: int, store: Path) -> None:
-    """Copy with `DedupConsumer.transactions`."""
-    config = {"bootstrap.servers": bootstrap, "group.id": f"dedup-{uuid4().hex}", **_TUNED}
+def dedup(
+    bootstrap: str, topic: str, out: str, records: int, size: int, store: Path, member: str = ""
+) -> None:
+    """Copy with `DedupConsumer.transactions`; ``member``: as this one of its group, which has no other."""
+    config = {"bootstrap.servers": bootstrap, "group.id": member or f"dedup-{uuid4().hex}", **_TUNED}
+    own = {"transactional.id": member} if member else {}
+    config |= {"group.instance.id": member} if member else {}
     strategy = Lookup(id=header("dedup-id"), window=Window(days=7))
     left = records
     with DedupConsumer(config, dedup=strategy, store=store, idle_timeout=_PATIENCE_S) as consumer:
         consumer.subscribe([topic])
-        with consumer.transactions(max_messages=size) as transactions:
+        with consumer.transactions(own, max_messages=size) as transactions:
             for transaction in transactions:
                 for message in transaction:
                     transaction.produce(out, message.value())
@@ -228,14 +358,17 @@ def run(bootstrap: str, topic: str, out: str, records: int, size: int, store: Pa
 def streams(jars: Path, bootstrap: str, topic: str, out: str, records: int, size: int, state: Path) -> None:
     """Copy with Kafka Streams until a reader sees all records."""
     del size
-    command = ["java", "-Xmx1g", "-cp", f"{jars}/*", str(_PROGRAM)]
-    command += [bootstrap, topic, out, f"streams-{uuid4().hex}", str(state)]
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(_java(jars, bootstrap, topic, out, f"streams-{uuid4().hex}", state)) as process:
         try:
             for _ in committed(bootstrap, out, records):
                 pass
         finally:
             process.terminate()
+
+
+def _java(jars: Path, bootstrap: str, topic: str, out: str, application: str, state: Path) -> list[str]:
+    program = ["java", "-Xmx1g", "-cp", f"{jars}/*", str(_PROGRAM)]
+    return [*program, bootstrap, topic, out, application, str(state)]
 
 
 def committed(bootstrap: str, out: str, records: int) -> Iterator[Message]:

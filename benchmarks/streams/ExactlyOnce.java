@@ -46,6 +46,8 @@ class ExactlyOnce {
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
         settings.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
+        // A process that is started again gets its partitions at once.
+        settings.put(StreamsConfig.mainConsumerPrefix("group.instance.id"), given[3]);
         Topology topology = new Topology();
         topology.addSource("in", Serdes.ByteArray().deserializer(), Serdes.ByteArray().deserializer(), given[1]);
         topology.addProcessor("once", Deduplicating::new, "in");

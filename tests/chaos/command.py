@@ -267,8 +267,8 @@ def parser() -> argparse.ArgumentParser:
         "--broker",
         choices=BROKERS,
         default="jars",
-        help="where the broker comes from: its jars, a container of the image in DEDUP_TEST_KAFKA_IMAGE, or (older) its "
-        "jars with the transactions of Kafka before 4.0",
+        help="where the broker comes from: its jars, a container of the image in DEDUP_TEST_KAFKA_IMAGE, or (older) "
+        "its jars with the transactions of Kafka before 4.0",
     )
     options.add_argument(
         "--json", action="store_true", help="one object a scenario on stdout, the totals last"
