@@ -708,8 +708,8 @@ class DedupConsumer(Consumer):
         Args:
             producer: settings for the producer besides those of the consumer, or a `Producer` of yours with a
                 ``transactional.id``, for which the block calls ``init_transactions``, or, if that was done, aborts an
-                open transaction. The ID must belong to one process at a time, e.g. the pod's name; without one each
-                consumer makes its own.
+                open transaction. The ID must belong to one process at a time, e.g. the pod's name. Without one it is
+                made of ``group.id`` and ``group.instance.id``; without the latter each consumer has another one.
             max_messages: the most messages of a transaction.
             seconds: the most seconds between the first message of a transaction and its commit, besides your work.
             id_header: the header for the ID of each record that you produce, made from the partition and the ID of its

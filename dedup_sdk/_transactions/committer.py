@@ -86,7 +86,9 @@ class Committer:
         self._id_header = given.id_header
         producer = given.producer
         if isinstance(producer, Mapping):
-            own = {"transactional.id": f"{settings.group}-{uuid.uuid4().hex}", **producer}
+            # A static member's own outlives its process: the next one ends the transaction of a killed one at once.
+            member = settings.client.get("group.instance.id") or uuid.uuid4().hex
+            own = {"transactional.id": f"{settings.group}-{member}", **producer}
             producer = {**admin_settings(settings.client), **own}
         self._producer = TransactionalProducer(producer, goes_on=self._lets_group_hear, option="producer")
         self._messages: Sequence[Message] | None = None

@@ -113,6 +113,8 @@ class Commits:
         """Whether transactions may commit, which this client cannot see: a commit of hidden records could go back."""
         self._with_texts = False
         """Whether the application commits our texts in transactions, and tells how each has ended."""
+        self._is_told = False
+        """Whether it was told that its transactions do not."""
         self._in_doubt: set[Coordinates] = set()
         """Partitions whose offsets are in a transaction that has not ended, as far as is known.
 
@@ -204,9 +206,17 @@ class Commits:
                 del self.pending[coordinates]
 
     def begin_transactions(self) -> bool:
-        """Record that transactions may commit; return whether this is the first call, and nothing is known of them."""
-        before, self._by_transactions = self._by_transactions, True
-        return not (before or self._with_texts)
+        """Record that transactions may commit; return whether to say that one before has committed other offsets.
+
+        Nobody sees the commit of a transaction. A loop that asks for the metadata of the second one, and did not ask
+        for `in_transaction` in the first, has given offsets of its own there.
+        """
+        if not self._by_transactions:
+            self._by_transactions = True
+            return False
+        is_new = not (self._with_texts or self._is_told)
+        self._is_told |= is_new
+        return is_new
 
     def has_other_transaction(self, ended: Mapping[Coordinates, Collection[int]]) -> bool:
         """Whether a transaction in which other records end has not ended: of two, the lower offset could win."""

@@ -350,6 +350,74 @@ def test_a_loop_of_your_own(world: World, out: str) -> None:
         assert values(poll_quiet(consumer)) == ["4", "5"]
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_loop_with_offsets_of_its_own_is_told_so_once(
+    world: World, caplog: pytest.LogCaptureFixture, *, is_ours: bool
+) -> None:
+    """At the second transaction, with the calls to make instead; a loop that makes them is told nothing."""
+    producer = Producer(of_the_application(world))
+    producer.init_transactions(PATIENCE_S)
+    world.send(*numbers(0, 3))
+    with world.consumer(completion="explicit") as consumer:
+        for _ in range(3):
+            messages = poll_some(consumer, 1)
+            member = consumer.consumer_group_metadata()
+            producer.begin_transaction()
+            if is_ours:
+                offsets = consumer.transaction_offsets(messages)
+            else:
+                offsets = [TopicPartition(world.topic, 0, (messages[0].offset() or 0) + 1)]
+            producer.send_offsets_to_transaction(offsets, member)
+            producer.commit_transaction()
+            consumer.transaction_committed(messages, offsets if is_ours else [])
+    told = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert [("transaction_offsets(messages)" in each, "transactions()" in each) for each in told] == (
+        [] if is_ours else [(True, True)]
+    )
+
+
+def test_the_next_consumer_hides_what_aborted_transactions_left(world: World, out: str) -> None:
+    """It reads uncommitted records, with those that were produced again for the same messages."""
+    world.send(*numbers(0, 6))
+    dirty = {"isolation.level": "read_uncommitted"}
+    reader = Consumer({"bootstrap.servers": world.bootstrap, "group.id": "r", "auto.offset.reset": "earliest", **dirty})
+    reader.assign([TopicPartition(out, 0, 0)])
+
+    def fail(message: Message) -> None:
+        if message.value() == b"4":
+            # They are in the log before they are aborted.
+            poll_some(reader, 5)
+            raise ValueError("not yet")
+
+    with reader, world.consumer(idle_timeout=IDLE_S) as consumer:
+        with pytest.raises(ValueError, match="not yet"):
+            copy(consumer, out, fail, seconds=5, max_messages=6)
+        copy(consumer, out)
+    with world.idle_consumer("next", dirty, group=f"{world.group}-next", idle_timeout=IDLE_S) as consumer:
+        consumer.subscribe([out])
+        assert values(list(consumer)) == numbers(0, 6)
+        assert consumer.counters.as_dict()["duplicate"] == 5
+
+
+def test_a_static_member_has_a_transactional_id_that_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the next process of it ends the transaction that a killed one has left open; others have one each."""
+    made = list[str]()
+
+    class Noting(Producer):
+        def __init__(self, config: dict[str, Any]) -> None:
+            made.append(config["transactional.id"])
+            super().__init__(config)
+
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Noting)
+    for config in ({"group.instance.id": "pod-1"}, {"group.instance.id": "pod-1"}, {}, {}):
+        with world.idle_consumer(config=config) as consumer, consumer.transactions():
+            pass
+    assert made[:2] == [f"{world.group}-pod-1"] * 2
+    assert len({*made}) == 3
+
+
 def test_where_the_next_call_completes_there_are_no_offsets_of_a_transaction(world: World) -> None:
     """The refusal names what to write."""
     with world.consumer() as consumer, pytest.raises(ConfigurationError, match="or use transactions"):
