@@ -380,7 +380,9 @@ def test_the_next_consumer_hides_what_aborted_transactions_left(world: World, ou
     """It reads uncommitted records, with those that were produced again for the same messages."""
     world.send(*numbers(0, 6))
     dirty = {"isolation.level": "read_uncommitted"}
-    reader = Consumer({"bootstrap.servers": world.bootstrap, "group.id": "r", "auto.offset.reset": "earliest", **dirty})
+    reader = Consumer(
+        {"bootstrap.servers": world.bootstrap, "group.id": "r", "auto.offset.reset": "earliest", **dirty}
+    )
     reader.assign([TopicPartition(out, 0, 0)])
 
     def fail(message: Message) -> None:
