@@ -102,6 +102,25 @@ def test_released_messages_come_before_ready_ones_also_behind_a_call_that_takes_
     assert found == [str(number) for number in range(20)]
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_messages_of_aborted_transactions_come_again_in_their_order(
+    make: Make, send: Send, *, is_paused: bool
+) -> None:
+    """Before those of an earlier one that are queued still, also while the partition is paused; each once."""
+    send(*"abcdef")
+    consumer = make("orders", completion="explicit")
+    place = [TopicPartition("orders", 0)]
+    consumer.transaction_aborted(poll_some(consumer, 4))
+    again = poll_some(consumer, 2)
+    assert values(again) == ["a", "b"]
+    if is_paused:
+        consumer.pause(place)
+    consumer.transaction_aborted([*again, again[0]])
+    if is_paused:
+        consumer.resume(place)
+    assert values(poll_quiet(consumer)) == list("abcdef")
+
+
 def test_once_completes_or_releases(make: Make, send: Send) -> None:
     """A block that raises has its message delivered again; one that does not has it remembered at once."""
     send("a", "b")
