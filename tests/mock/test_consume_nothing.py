@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from dedup_sdk import StoreError
+from dedup_sdk import MemoryStore, StoreError
+from dedup_sdk._kafka.deliver.maintenance import Collector
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.errors import StoreCorruptError, StoreUnavailableError
 from tests.support import inside
@@ -42,3 +45,27 @@ def test_a_store_that_fails_once_ends_no_loop(
             consumer.consume(0)
     got += values(poll_quiet(consumer))
     assert {*got} == {"a", "b", "c"}
+
+
+def test_it_leaves_garbage_collection_on_while_a_partition_recovers(
+    make: Make, send: Send, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maintenance pauses the collection for each step of a recovery; the program goes on for hours behind this call."""
+    send("a")
+    owner = make(store=memory)
+    owner.assign([TopicPartition("orders", 0)])
+    poll_some(owner, 1)
+    consumer, paused = make(store=memory), list[bool]()
+    consumer.assign([TopicPartition("orders", 0)])
+    pause = Collector.pause
+
+    def noted(collector: Collector) -> None:
+        pause(collector)
+        paused.append(not gc.isenabled())
+
+    monkeypatch.setattr(Collector, "pause", noted)
+    while not paused:
+        inside.let_time_pass(consumer)
+        consumer.consume(0)
+        assert gc.isenabled()
+    assert paused[0]
