@@ -151,12 +151,12 @@ def test_a_scenario_that_failed_is_handed_over(
     """Where failures are repeated alone, the command names each scenario that failed, with its choice, and goes on."""
     monkeypatch.setenv(FOLDER, str(tmp_path))
     played_by(monkeypatch, outcome, report_of(), report_of())
-    assert command.main([*ASKED[:2], "--protocol", "all", "--seed", "7"]) == 0
+    assert command.main([*ASKED[:2], "--protocol", "all", "--seed", "7", "--rate", "3000"]) == 0
     (file,) = tmp_path.iterdir()
     written = json.loads(file.read_text())
     assert written["name"] == "tests.chaos kill, classic, seed 7"
     again = command.parser().parse_args(written["command"][3:])
-    assert (again.scenario, again.protocol, again.seed) == ("kill", "classic", 7)
+    assert (again.scenario, again.protocol, again.seed, again.rate) == ("kill", "classic", 7, 3_000)
     assert 60 * again.minutes == pytest.approx(SCENARIOS["kill"].short_s)
 
 
