@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+from tests.chaos.analysis import CHECKS
 from tests.chaos.sabotage import BROKEN
 from tests.chaos.table import SCENARIOS
 from tests.support.pages import ROOT
@@ -22,7 +23,7 @@ def test_the_page_names_every_scenario_and_its_broken_variant() -> None:
 
 def test_the_page_says_what_the_oracle_found_without_each_protection() -> None:
     """Every broken variant was played, and the oracle counted broken promises in it."""
-    kinds = "lost|premature|unexplained|regressed|trespassed|unpersisted|unsent"
+    kinds = "|".join(["lost|premature|unexplained|regressed|trespassed|unpersisted|unsent", *CHECKS])
     assert ROWS
     for row in ROWS:
         assert re.fullmatch(rf"\d[\d,]* ({kinds})(, \d[\d,]* ({kinds}))*( \(seed \d+\))?", row[3]), row[0]
