@@ -256,8 +256,13 @@ class Committer:
     def _cause(self, failed: TransactionFailedError) -> str:
         """Return why a transaction failed: the client names another producer also where it took too long."""
         limit_s, took_s = self._producer.limit_s, time.monotonic() - self._began_at
-        if limit_s is None or failed.error.code() not in FENCED or took_s < limit_s:
+        if failed.error.code() not in FENCED or (limit_s is not None and took_s < limit_s):
             return _told(failed)
+        if limit_s is None:
+            return (
+                f"{_told(failed)}, or the transaction, which took {took_s:.1f} s, has taken longer than the "
+                "transaction.timeout.ms of your Producer"
+            )
         return (
             f"it took {took_s:.1f} s, and the broker ends a transaction after {limit_s:g} s (transaction.timeout.ms); "
             "give fewer max_messages, or raise that setting of the producer"

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, Producer
 
+from dedup_sdk.errors import TransactionError
 from dedup_sdk.testing import LocalKafka
 from tests.integration.kafka.test_transactions import IDLE_S, OUT, copy, failing, seen
 from tests.support.consuming import numbers
@@ -19,6 +20,7 @@ from tests.support.worlds import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _LIMIT_S = 1.0
+_LIMIT_MS = int(1_000 * _LIMIT_S)
 _ENDING = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
 
@@ -67,13 +69,13 @@ def test_a_transaction_that_takes_too_long_comes_again(
 ) -> None:
     """The broker ends it; the log names the setting, and the messages are counted as released."""
     world.send(*numbers(0, 10))
-    slow = [3 * _LIMIT_S]
+    slow = [2 * _LIMIT_S]
 
     def handle(message: Message) -> None:
         if message.value() == b"6" and slow:
             time.sleep(slow.pop())
 
-    given: dict[str, Any] = {"producer": {"transaction.timeout.ms": int(1_000 * _LIMIT_S)}}
+    given: dict[str, Any] = {"producer": {"transaction.timeout.ms": _LIMIT_MS}}
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         counted = copy(consumer, out, handle, max_messages=5, **given)
     assert (counted["fresh"], counted["completed"]) == (10, 10)
@@ -81,3 +83,23 @@ def test_a_transaction_that_takes_too_long_comes_again(
     [told] = [each.message for each in caplog.records if "is aborted" in each.message]
     assert "the broker ends a transaction after 1 s (transaction.timeout.ms)" in told
     assert seen(world, out) == numbers(0, 10)
+
+
+def test_a_producer_of_yours_whose_transaction_takes_too_long_is_of_no_use(
+    world: World, out: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot begin another one; the next consumer gets the messages, and nothing is lost or doubled."""
+    world.send(*numbers(0, 3))
+    producer = Producer({
+        "bootstrap.servers": world.bootstrap, "transactional.id": world.group, "transaction.timeout.ms": _LIMIT_MS,
+        "log_level": 0,
+    })  # fmt: skip
+    with (
+        world.consumer(idle_timeout=IDLE_S) as consumer,
+        pytest.raises(TransactionError, match="close the consumer"),
+    ):
+        copy(consumer, out, lambda _: time.sleep(2 * _LIMIT_S), max_messages=1, producer=producer)
+    assert "the transaction.timeout.ms of your Producer" in caplog.text
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        copy(consumer, out)
+    assert seen(world, out) == numbers(0, 3)
