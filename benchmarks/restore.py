@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.arguments import at_least
-from dedup_sdk._marks import Marks
+from dedup_sdk._marks import Known, Marks
 from dedup_sdk._store.backup import restore_snapshot
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile, write_manifest
 from dedup_sdk._store.pages import newest_per_digest
@@ -123,9 +123,14 @@ def _write_snapshot(folder: Path, ids: int, files: int) -> Manifest:
     written = [_write_file(folder, ids, files, number) for number in range(files)]
     marks = sum(file.marks for file in written)
     part = PartitionManifest(
-        partition=0, low=0, high=ids, since_ms=None, accepted=0, since_number=None,
-        newest_ms=ids * _STEP_MS, marks=marks, files=tuple(written), committed=ids,
-    )  # fmt: skip
+        partition=0,
+        low=0,
+        high=ids,
+        known=Known(newest_ms=ids * _STEP_MS),
+        marks=marks,
+        files=tuple(written),
+        committed=ids,
+    )
     manifest = Manifest.of_store(_identity(), "7d", 0, (part,))
     write_manifest(folder, manifest)
     return manifest

@@ -269,6 +269,46 @@ class Witness:
         return cls(offset, timestamp_ms, check)
 
 
+NOTHING_KNOWN: Final = 2**62
+"""As ``since_ms``: no mark is known yet; the next record's timestamp takes its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """How far back the marks of a partition go, in time and in numbers.
+
+    - ``since_ms``: the marks know every sighting at or after this record timestamp; None: of the group's whole history.
+    - ``accepted``: the rank of the last accepted record below the watermark; ``since_number``: the rank where
+      the marks begin.
+    - ``newest_ms``: the newest record timestamp seen below the watermark, -1 before the first.
+    - ``dropped_to``: some marks of offsets below it were dropped for their age, so that a record there
+      without a mark proves nothing: an ID that came in time may have come once more with an old time, and
+      its mark went with that.
+    - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one
+      before, and stay outside of any.
+    """
+
+    since_ms: int | None = None
+    since_number: int | None = None
+    accepted: int = 0
+    newest_ms: int = -1
+    dropped_to: int = 0
+    floor_number: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the marks go back to the beginning of the group's own history."""
+        return self.since_ms is None and self.since_number is None
+
+    def nothing_before(self) -> Known:
+        """Return the same of marks that know nothing before the next record."""
+        return replace(self, since_ms=NOTHING_KNOWN, since_number=self.accepted)
+
+
+NO_HISTORY: Final = Known()
+"""That of a group without a history: no record lacks its mark."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The part of a partition's state that is written with every step, in the same atomic write as its marks.
@@ -280,18 +320,10 @@ class Progress:
       written with every step.
     - ``committed``: the last offset this store knows to be committed, None before the first commit.
     - ``era``: changes when an operator rewinds on purpose, so that every host recognises it.
-    - ``since_ms``: the marks know every sighting at or after this record timestamp; None: of the group's whole history.
-    - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where
-      the marks begin.
+    - ``known``: how far back the marks go.
     - ``epoch``: the partition's leader epoch when the last completed record was read, None where nobody
       said: by it the broker tells whether its log still has that.
     - ``witness``: the last record that is completed, None where nobody knows it.
-    - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
-    - ``dropped_to``: some marks of offsets below it were dropped for their age, so that a record there
-      without a mark proves nothing: an ID that came in time may have come once more with an old time, and
-      its mark went with that.
-    - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one
-      before, and stay outside of any.
     """
 
     low: int
@@ -299,26 +331,16 @@ class Progress:
     done: tuple[tuple[int, int], ...] = ()
     committed: int | None = None
     era: str = ""
-    since_ms: int | None = None
-    accepted: int = 0
-    since_number: int | None = None
-    newest_ms: int = -1
+    known: Known = NO_HISTORY
     epoch: int | None = None
     delta: bool = False
     witness: Witness | None = None
-    floor_number: int = 0
-    dropped_to: int = 0
 
     @property
     def completed_end(self) -> int:
         """The offset after the last one that is completed; only of a whole progress."""
         # Ascending and apart: the last one ends last.
         return max(self.high, self.done[-1][1]) if self.done else self.high
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the marks go back to the beginning of the group's own history."""
-        return self.since_ms is None and self.since_number is None
 
     @property
     def begun(self) -> bool:

@@ -276,7 +276,7 @@ def _tell_of_base(options: Options, base: Base | None, say: Callable[[str], None
         say(f"there is no snapshot at {options.shown_output} yet: all of the history is read")
     if base is None:
         return
-    dropped = any(entry.since_ms is not None for entry in base.manifest.partitions)
+    dropped = any(entry.known.since_ms is not None for entry in base.manifest.partitions)
     if dropped and (options.window.time_ms or 0) > (base.window.time_ms or 0):
         say(
             f"the base remembers {base.window}, and not what it had dropped by then: what {options.window} "

@@ -369,7 +369,7 @@ def _planned(
             offset_range = plan_range(number, part, known, window=window, limits=limits, whole=whole)
         else:
             # The base also knows of times that the log has lost.
-            limits = horizons(window, entry.newest_ms if seen_ms is None else seen_ms, now_ms)
+            limits = horizons(window, entry.known.newest_ms if seen_ms is None else seen_ms, now_ms)
             part = part._replace(low=entry.high, complete=True)
             part = _asked(log, number, part, window, limits.keep_from_ms)
             low = min(claim.low, entry.low) if vouched else claim.low

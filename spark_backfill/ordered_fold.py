@@ -74,8 +74,7 @@ class BaseMarks:
         """Return the progress of a store that has these marks."""
         entry = self.entry
         return Progress(
-            low=entry.low, high=entry.high, committed=entry.high, since_ms=entry.since_ms, accepted=entry.accepted,
-            since_number=entry.since_number, newest_ms=entry.newest_ms,
+            low=entry.low, high=entry.high, committed=entry.high, known=entry.known,
         )  # fmt: skip
 
 
@@ -116,8 +115,8 @@ class OrderedWriter:
         whole = progress.high == offset_range.high
         return SlotOutcome(
             slot=number,
-            tally=tally if whole else replace(tally, newest_ms=progress.newest_ms),
-            accepted=progress.accepted,
+            tally=tally if whole else replace(tally, newest_ms=progress.known.newest_ms),
+            accepted=progress.known.accepted,
             forgotten_ms=fold.forgotten_ms,
             forgotten_number=fold.forgotten_number,
             file=file,
@@ -216,7 +215,8 @@ class OrderedFold:
             plan = plan_start(known, committed=ends.cut, low=low, complete=offset_range.complete)
             if base is None:
                 since_ms = offset_range.since_ms(self.tally.begin_ms, None)
-                plan = replace(plan, progress=replace(plan.progress, since_ms=since_ms))
+                known_now = replace(plan.progress.known, since_ms=since_ms)
+                plan = replace(plan, progress=replace(plan.progress, known=known_now))
             held.start(plan)
             for offsets, timestamps, keys in _slices(path, ends.cut):
                 if ends.unfinished:
@@ -227,21 +227,22 @@ class OrderedFold:
             held.fold([], np.empty(0, np.int64), [], ends.cut)
             memory = held.memory
             if isinstance(memory, UnitMemory):
-                begin_ms = max(plan.progress.since_ms or 0, self.tally.begin_ms or 0)
+                begin_ms = max(plan.progress.known.since_ms or 0, self.tally.begin_ms or 0)
                 if (memory.doubt.written_since_ms() or 0) > begin_ms:
                     self.failed_unit = max([ends.failed or 0, *ends.unfinished])
 
     def _note_progress(self, progress: Progress) -> None:
-        if progress.since_ms is not None:
-            self.forgotten_ms = progress.since_ms - 1
+        known = progress.known
+        if known.since_ms is not None:
+            self.forgotten_ms = known.since_ms - 1
         if self._strategy.window_of(_TOPIC).count is not None:
-            self.forgotten_number = max(progress.since_number or 0, progress.floor_number) or None
+            self.forgotten_number = max(known.since_number or 0, known.floor_number) or None
 
     def _remembered(self, page: Marks, progress: Progress) -> Marks:
         """Return the marks that the window reaches; the newest of the others counts as forgotten."""
         kept = np.ones(page.count, np.bool_)
         if page.numbers is not None:
-            kept = page.numbers > progress.floor_number
+            kept = page.numbers > progress.known.floor_number
         keep_from_ms = self._offset_range.keep_from_ms
         if keep_from_ms is not None:
             young = page.timestamps >= keep_from_ms

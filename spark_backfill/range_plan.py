@@ -281,16 +281,19 @@ def on_base(offset_range: OffsetRange, entry: PartitionManifest, *, low: int, co
     part = BasePart(
         marks=entry.marks,
         floor=low,
-        accepted=entry.accepted,
-        since_number=entry.since_number,
-        newest_ms=entry.newest_ms,
+        accepted=entry.known.accepted,
+        since_number=entry.known.since_number,
+        newest_ms=entry.known.newest_ms,
         gaps=tuple((max(gap.begin, low), gap.end) for gap in entry.gaps if gap.end > low),
     )
     # Where the base knows nothing, the rows read are the first known.
-    since_ms = None if entry.since_ms is None or entry.since_ms >= NOTHING_KNOWN_MS else entry.since_ms
+    base_ms = entry.known.since_ms
+    since_ms = None if base_ms is None or base_ms >= NOTHING_KNOWN_MS else base_ms
     if not contiguous:
         # A base that knows nothing adds no knowledge.
-        known_ms = None if since_ms is None and entry.since_ms is not None else offset_range.known_from_ms
+        known_ms = (
+            None if since_ms is None and entry.known.since_ms is not None else offset_range.known_from_ms
+        )
         return replace(
             offset_range,
             low=low,
@@ -299,14 +302,16 @@ def on_base(offset_range: OffsetRange, entry: PartitionManifest, *, low: int, co
             unknown_before_ms=since_ms,
             base=part,
         )
-    return replace(offset_range, low=low, complete=entry.since_ms is None, known_from_ms=since_ms, base=part)
+    return replace(
+        offset_range, low=low, complete=entry.known.since_ms is None, known_from_ms=since_ms, base=part
+    )
 
 
 def _expired(entry: PartitionManifest, keep_from_ms: int | None) -> bool:
     """Whether all that a base knows, and all that it does not know, is older than the window reaches."""
-    if keep_from_ms is None or entry.newest_ms >= keep_from_ms:
+    if keep_from_ms is None or entry.known.newest_ms >= keep_from_ms:
         return False
-    return entry.since_ms is None or entry.since_ms <= keep_from_ms
+    return entry.known.since_ms is None or entry.known.since_ms <= keep_from_ms
 
 
 def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[OffsetRange, ...]:
@@ -322,7 +327,7 @@ def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[OffsetRange,
                 begin=entry.high,
                 high=entry.high,
                 complete=True,
-                keep_from_ms=horizon_ms(window, entry.newest_ms, now_ms),
+                keep_from_ms=horizon_ms(window, entry.known.newest_ms, now_ms),
             ),
             entry,
             low=entry.low,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from dedup_sdk._marks import Known
 from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk._window import Window
@@ -92,7 +93,7 @@ def describe(
         versions=versions,
         base=None if base is None else base.source.place,
         base_marks=history.base_marks,
-        known_since_ms=largest(entry.since_ms for entry in manifest.partitions),
+        known_since_ms=largest(entry.known.since_ms for entry in manifest.partitions),
         skipped={str(partition): reason for partition, reason in sorted(history.skipped.items())},
         offsets=history.offsets,
         records=tally.records,
@@ -235,10 +236,12 @@ def partition_manifest(
         partition=offset_range.partition,
         low=offset_range.low,
         high=high,
-        since_ms=largest((offset_range.since_ms(tally.begin_ms, forgotten_ms), weakest_ms)),
-        accepted=accepted,
-        since_number=_since_number(offset_range, outcomes) if counted else None,
-        newest_ms=newest_ms,
+        known=Known(
+            since_ms=largest((offset_range.since_ms(tally.begin_ms, forgotten_ms), weakest_ms)),
+            since_number=_since_number(offset_range, outcomes) if counted else None,
+            accepted=accepted,
+            newest_ms=newest_ms,
+        ),
         marks=sum(file.marks for file in files),
         files=files,
         committed=committed,

@@ -107,7 +107,7 @@ def load_files(source: SnapshotSource, store: ClaimStore, place: Place) -> int:
 
     def load(stop: Event, *, entry: PartitionManifest, file: SortedFile | None = None) -> None:
         # A record from the future counts as one of the time when the snapshot was made.
-        newest_ms = min(entry.newest_ms, manifest.created_ms)
+        newest_ms = min(entry.known.newest_ms, manifest.created_ms)
         name, copy = place.name(manifest, entry.partition), partial(source.copy, entry.partition)
         place_of = f"{source.place}/{entry.partition}"
         read = (

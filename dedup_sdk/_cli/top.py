@@ -181,7 +181,7 @@ def _look(found: PartitionFolder) -> PartitionLook:
         committed=progress.committed if progress else None,
         lag=None,
         rate=None,
-        newest_ms=progress.newest_ms if progress else None,
+        newest_ms=progress.known.newest_ms if progress else None,
         disk_bytes=disk_bytes(found.path),
     )
 

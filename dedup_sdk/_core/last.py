@@ -21,7 +21,7 @@ from dedup_sdk._core.flight import SINGLE, Chunk, Flight, RecordRef
 from dedup_sdk._core.last_judge import DUPLICATE_IN_FLIGHT, LastJudge, Waiter
 from dedup_sdk._core.last_rule import NO_TIME_MS, LastRule
 from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
-from dedup_sdk._core.reach import NOTHING_KNOWN, KnownRange
+from dedup_sdk._core.reach import KnownRange
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._core.sources import ActiveSource, LastNotes, Sources, keys_of, notes_of, source_marks
 from dedup_sdk._core.state import PartitionState
@@ -29,6 +29,7 @@ from dedup_sdk._decision import Mark
 from dedup_sdk._marks import (
     NO_MARKS,
     NONE_FOUND,
+    NOTHING_KNOWN,
     Find,
     Int64s,
     Marks,
@@ -70,7 +71,7 @@ class LastMemory:
         self.rule = rule
         self.keys = keys
         self.flight = Flight(progress, in_order=True)
-        self.reach = KnownRange(rule.window, progress, longest_ms=longest_ms)
+        self.reach = KnownRange(rule.window, progress.known, longest_ms=longest_ms)
         self.sources = Sources(rule, keys, self.flight, self.reach)
         self.fallback_ids = FallbackIds()
         self._fallback = fallback

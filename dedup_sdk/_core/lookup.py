@@ -30,7 +30,7 @@ from dedup_sdk._core.flight import (
 )
 from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
 from dedup_sdk._core.ranges import Range
-from dedup_sdk._core.reach import NOTHING_KNOWN, OLDER_THAN_WINDOW, UNCOVERED, KnownRange
+from dedup_sdk._core.reach import OLDER_THAN_WINDOW, UNCOVERED, KnownRange
 from dedup_sdk._core.recent import Bools, Existing, RecentMarks
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide, decide_marked, is_contradicted
@@ -38,6 +38,7 @@ from dedup_sdk._marks import (
     DIGEST_BYTES,
     NO_MARKS,
     NONE_FOUND,
+    NOTHING_KNOWN,
     Find,
     Found,
     Int64s,
@@ -88,7 +89,7 @@ class LookupMemory:
     ) -> None:
         self.window = window
         self.flight = Flight(progress, in_order=bool(window.count))
-        self.reach = KnownRange(window, progress)
+        self.reach = KnownRange(window, progress.known)
         self.count_window = self.reach.count_window
         self.recent = RecentMarks()
         self.undecided: set[bytes] = set()

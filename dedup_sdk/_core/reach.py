@@ -27,13 +27,10 @@ from numpy.typing import NDArray
 
 from dedup_sdk._core.count_window import CountWindow
 from dedup_sdk._core.ranges import from_offset
-from dedup_sdk._marks import Int64s, Progress
+from dedup_sdk._marks import NO_HISTORY, NOTHING_KNOWN, Int64s, Known, Progress
 from dedup_sdk._window import Window
 
 Beginning = Literal["new", "resumed", "behind", "rewound", "jumped", "missing", "earlier"]
-
-NOTHING_KNOWN: Final = 2**62
-"""As ``since_ms``: no mark is known yet; the next record's timestamp takes its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +82,7 @@ def plan_start(
     if stored is None:
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
     if not vouched and same_rule and stored.begun and low == committed <= stored.high:
-        low, complete = stored.low, stored.is_complete
+        low, complete = stored.low, stored.known.is_complete
     if era != stored.era:
         is_rewound = stored.completed_end > (low if vouched else committed)
         stored = replace(stored, era=era)
@@ -98,7 +95,7 @@ def plan_start(
     if stored.low == low == stored.high < committed and not stored.done:
         # It holds nothing yet: a recovery that failed has made it. The next attempt may take a snapshot, or read back
         # one window, too.
-        complete = complete or stored.since_ms is None
+        complete = complete or stored.known.since_ms is None
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
     high = stored.high
     beginning: Beginning = "resumed"
@@ -106,8 +103,7 @@ def plan_start(
         high, beginning = max(high, low), "jumped"
         stored = replace(
             stored, low=low, done=from_offset(stored.done, low),
-            since_ms=NOTHING_KNOWN if low > stored.high else stored.since_ms,
-            since_number=stored.accepted if low > stored.high else stored.since_number,
+            known=stored.known.nothing_before() if low > stored.high else stored.known,
         )  # fmt: skip
     if beginning == "resumed" and committed > high:
         beginning = "behind"
@@ -123,7 +119,7 @@ def _anew(committed: int, *, low: int, era: str, complete: bool, beginning: Begi
     low = min(low, committed)
     progress = Progress(
         low=low, high=low, era=era, committed=committed,
-        since_ms=None if complete else NOTHING_KNOWN, since_number=None if complete else 0,
+        known=NO_HISTORY if complete else NO_HISTORY.nothing_before(),
     )  # fmt: skip
     return StartPlan(
         progress=progress, keep=False, replay_from=low, replay_to=committed, whole=True, beginning=beginning
@@ -142,7 +138,7 @@ GRACE: Final = 16
 class KnownRange:
     """The range of time and numbers that the marks of a partition cover.
 
-    ``since_ms`` and ``since_number``: as in `Progress`. ``newest_ms`` is the newest timestamp of the completed
+    ``since_ms`` and ``since_number``: as in `Known`. ``newest_ms`` is the newest timestamp of the completed
     records, ``stream_time_ms`` that of records that came, -1 before the first. In the latter a timestamp from the
     future counts as now: one such record must not make everything else look old. ``dropped_to``: some marks of offsets
     below it are gone for their age. ``count_window`` numbers the accepted records, where the window counts.
@@ -152,26 +148,26 @@ class KnownRange:
     def __init__(
         self,
         window: Window,
-        progress: Progress,
+        known: Known,
         *,
         longest_ms: int | None = None,
     ) -> None:
         self.window = window
-        self.since_ms = progress.since_ms
-        self.since_number = progress.since_number
-        self.newest_ms = progress.newest_ms
+        self.since_ms = known.since_ms
+        self.since_number = known.since_number
+        self.newest_ms = known.newest_ms
         self.stream_time_ms = -1
-        self.dropped_to = progress.dropped_to
+        self.dropped_to = known.dropped_to
         self.count_window: CountWindow | None = None
         self._longest_ms = longest_ms or window.time_ms or 0
-        self._accepted = progress.accepted
-        self._floor_number = progress.floor_number
+        self._accepted = known.accepted
+        self._floor_number = known.floor_number
         if window.count:
             floor = self._floor_of_count_window(window.count)
-            self.count_window = CountWindow(window.count, progress.accepted, floor)
+            self.count_window = CountWindow(window.count, known.accepted, floor)
         elif self._floor_number:
             # No number keeps anything out any more, and nobody knows how old that was.
-            self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0
+            self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, known.accepted, 0
 
     def _floor_of_count_window(self, size: int) -> int:
         """Return the last number that is outside of this window, or was outside of an earlier and smaller one.
@@ -205,10 +201,12 @@ class KnownRange:
             return self._floor_number
         return max(self.count_window.floor, self.count_window.accepted - self.count_window.size)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the marks go back to the beginning of the group's own history."""
-        return self.since_ms is None and self.since_number is None
+    def known(self, since_ms: int | None) -> Known:
+        """Return the value to be written, with this ``since_ms``: units may begin later than the marks."""
+        return Known(
+            since_ms=since_ms, since_number=self.since_number, accepted=self.accepted, newest_ms=self.newest_ms,
+            dropped_to=self.dropped_to, floor_number=self.floor_number,
+        )  # fmt: skip
 
     def covers(self, timestamp_ms: int) -> bool:
         """Whether the marks know everything that the window of a record with this timestamp could hold."""

@@ -28,7 +28,8 @@ class PartitionState:
     def coverage(self) -> Coverage:
         """The range of time and offsets that the marks cover."""
         flight, reach = self.flight, self.memory.reach
-        return Coverage(low=flight.low, high=flight.high, since_ms=reach.since_ms, complete=reach.is_complete)
+        known = reach.known(reach.since_ms)
+        return Coverage(low=flight.low, high=flight.high, since_ms=known.since_ms, complete=known.is_complete)
 
     @property
     def progress(self) -> Progress:
@@ -36,12 +37,11 @@ class PartitionState:
         return self._progress(self.flight.done_ranges())
 
     def _progress(self, done: tuple[Range, ...], *, delta: bool = False) -> Progress:
-        flight, reach = self.flight, self.memory.reach
+        flight = self.flight
         return Progress(
             low=flight.low, high=flight.high, done=done, committed=flight.committed, era=flight.era,
-            since_ms=self.memory.written_since_ms, accepted=reach.accepted, since_number=reach.since_number,
-            newest_ms=reach.newest_ms, epoch=flight.epoch, delta=delta, witness=flight.witness(),
-            floor_number=reach.floor_number, dropped_to=reach.dropped_to,
+            known=self.memory.reach.known(self.memory.written_since_ms), epoch=flight.epoch, delta=delta,
+            witness=flight.witness(),
         )  # fmt: skip
 
     # --- records that come, and end ------------------------------------------------------------------------

@@ -257,14 +257,16 @@ def _worker_marks(store: Path, window: Window) -> dict[int, LiveMarks]:
     for entry in list_partitions(store):
         with read_partition(entry.path) as opened:
             if opened.progress is not None:
-                found[entry.partition] = _live_marks(opened.scan_all(), opened.progress.newest_ms, window)
+                found[entry.partition] = _live_marks(
+                    opened.scan_all(), opened.progress.known.newest_ms, window
+                )
     return found
 
 
 def _rebuilt_marks(snapshot: Path, window: Window) -> dict[int, LiveMarks]:
     entries = read_manifest(snapshot).partitions
     return {
-        entry.partition: _live_marks(read_snapshot(snapshot, entry), entry.newest_ms, window)
+        entry.partition: _live_marks(read_snapshot(snapshot, entry), entry.known.newest_ms, window)
         for entry in entries
     }
 

@@ -145,7 +145,10 @@ class Partition:
         self.writer.drop_flush()
         if self.ephemeral:
             # Without marks by design, so that no verdict is in doubt for their absence.
-            progress = replace(plan.progress, since_ms=None, since_number=None, floor_number=0)
+            progress = replace(
+                plan.progress,
+                known=replace(plan.progress.known, since_ms=None, since_number=None, floor_number=0),
+            )
             plan = replace(plan, keep=False, progress=progress)
         if plan.keep and loaded is not None:
             self._begin(plan.progress, loaded.recent)

@@ -18,6 +18,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
@@ -170,14 +171,14 @@ def _partition(
 
 def _write_partition(opened: ReadOnlyPartition, progress: Progress, target: Path) -> PartitionManifest:
     files = tuple(_write_files(opened.scan_all(below=progress.high), target))
+    # A snapshot has no numbers below the floor: its marks begin there.
+    known = progress.known
+    since_number = max(known.since_number or 0, known.floor_number)
     return PartitionManifest(
         partition=opened.identity.partition,
         low=progress.low,
         high=progress.high,
-        since_ms=progress.since_ms,
-        accepted=progress.accepted,
-        since_number=max(progress.since_number or 0, progress.floor_number) or progress.since_number,
-        newest_ms=progress.newest_ms,
+        known=replace(known, since_number=since_number or known.since_number, dropped_to=0, floor_number=0),
         marks=sum(file.marks for file in files),
         files=files,
         committed=progress.committed,
@@ -311,11 +312,9 @@ def _install(
         high=entry.high,
         committed=None if manifest.vouched else entry.committed,
         era=entry.era,
-        since_ms=entry.since_ms,
-        accepted=entry.accepted,
-        since_number=entry.since_number,
-        newest_ms=entry.newest_ms,
-        floor_number=max(0, entry.accepted - window.count) if window.count else 0,
+        known=replace(
+            entry.known, floor_number=max(0, entry.known.accepted - window.count) if window.count else 0
+        ),
     )
     for _ in store.open(identity, window).install_steps(
         str(snapshot), progress, move=move, manifest=manifest

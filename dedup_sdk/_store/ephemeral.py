@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._marks import NO_MARKS, Find, Found, Marks, Progress
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity, Loaded, PartitionStore, StoreStats
@@ -112,4 +111,4 @@ class EphemeralStore:
 
 def _without_marks(progress: Progress) -> Progress:
     """Return the progress of a store that has no marks."""
-    return replace(progress, since_ms=NOTHING_KNOWN, since_number=progress.accepted)
+    return replace(progress, known=progress.known.nothing_before())

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from dedup_sdk._checks import why_unusable
-from dedup_sdk._marks import Progress
+from dedup_sdk._marks import Known, Progress
 from dedup_sdk._masking import shown
 from dedup_sdk._store.filter_words import BLOCK_BYTES, MOST_STEP_BYTES, PAGE_WORD_BYTES, WORD_BYTES
 from dedup_sdk._store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
@@ -127,11 +127,8 @@ class Gap:
 class PartitionManifest:
     """One partition of a snapshot. Its marks are those of the completed offsets ``[low, high)``; ``high`` is the cut.
 
-    - ``since_ms``: sightings at or after this record timestamp are known; None: known from the beginning of
-      the history.
-    - ``accepted``: the rank of the last accepted record below the cut; ``since_number``: the rank where the
-      marks begin (0 and None without a count window).
-    - ``newest_ms``: the newest record timestamp below the cut, -1 without any.
+    - ``known``: how far back its marks go (0 and None as numbers without a count window). Of what a store may have
+      dropped a manifest tells nothing: ``dropped_to`` and ``floor_number`` are 0.
     - ``marks``: the sum over ``files``.
     - ``committed``: the last offset that the group is known to have committed, None if unknown. A store
       restored from the snapshot detects a rewind by it.
@@ -145,10 +142,7 @@ class PartitionManifest:
     partition: int
     low: int
     high: int
-    since_ms: int | None
-    accepted: int
-    since_number: int | None
-    newest_ms: int
+    known: Known
     marks: int
     files: tuple[SortedFile, ...] = ()
     committed: int | None = None
@@ -322,10 +316,15 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     return _manifest(fields)
 
 
+_KNOWN_FIELDS: Final = ("since_ms", "since_number", "accepted", "newest_ms")
+
+
 def _content(manifest: Manifest) -> dict[str, object]:
     content = {"format": FORMAT, **asdict(manifest)}
     content |= {"marks": manifest.marks, "fingerprint": manifest.fingerprint}
     for entry, listed in zip(manifest.partitions, content["partitions"], strict=True):
+        del listed["known"]
+        listed |= {name: getattr(entry.known, name) for name in _KNOWN_FIELDS}
         listed["fingerprint"] = entry.fingerprint
     return content
 
@@ -370,10 +369,12 @@ def _partition(fields: Fields) -> PartitionManifest:
         partition=fields.integer("partition", least=0, most=MAX_PARTITIONS - 1),
         low=low,
         high=fields.integer("high", least=low),
-        since_ms=fields.optional_integer("since_ms", least=-1),
-        accepted=fields.integer("accepted", least=0),
-        since_number=fields.optional_integer("since_number", least=0),
-        newest_ms=fields.integer("newest_ms", least=-1),
+        known=Known(
+            since_ms=fields.optional_integer("since_ms", least=-1),
+            since_number=fields.optional_integer("since_number", least=0),
+            accepted=fields.integer("accepted", least=0),
+            newest_ms=fields.integer("newest_ms", least=-1),
+        ),
         marks=fields.integer("marks", least=0),
         files=tuple(_file(entry) for entry in fields.objects("files")),
         committed=fields.optional_integer("committed", least=0),

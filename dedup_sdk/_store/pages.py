@@ -64,6 +64,7 @@ from dedup_sdk._marks import (
     DIGEST_BYTES,
     NO_MARKS,
     Int64s,
+    Known,
     Marks,
     Progress,
     Witness,
@@ -554,11 +555,11 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
     Raises `StoreError` when a number does not fit in 64 bits, and as `encode_page` does.
     """
     page = encode_page(marks) if marks.digests or len(marks.offsets) else _EMPTY_PAGE
-    era, witness = progress.era.encode(), progress.witness
+    era, witness, known = progress.era.encode(), progress.witness, progress.known
     flags = (
         (_COMMITTED if progress.committed is not None else 0)
-        | (_SINCE_MS if progress.since_ms is not None else 0)
-        | (_SINCE_NUMBER if progress.since_number is not None else 0)
+        | (_SINCE_MS if known.since_ms is not None else 0)
+        | (_SINCE_NUMBER if known.since_number is not None else 0)
         | (_DELTA if progress.delta else 0)
         | (_EPOCH if progress.epoch is not None else 0)
         | (_WITNESS if witness is not None else 0)
@@ -572,8 +573,8 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
         parts = [
             _STEP.pack(
                 _STEP_MAGIC, STEP_FORMAT, flags, len(progress.done), len(era), len(page),
-                progress.low, progress.high, progress.committed or 0, progress.since_ms or 0, progress.accepted,
-                progress.since_number or 0, progress.newest_ms, progress.floor_number, progress.dropped_to,
+                progress.low, progress.high, progress.committed or 0, known.since_ms or 0, known.accepted,
+                known.since_number or 0, known.newest_ms, known.floor_number, known.dropped_to,
                 progress.epoch or 0, *seen,
             ),
             *starmap(_RANGE.pack, progress.done),
@@ -626,15 +627,17 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         done=tuple(_RANGE.iter_unpack(record[_STEP.size : era_at])),
         committed=committed if flags & _COMMITTED else None,
         era=record[era_at:page_at].decode(),
-        since_ms=since_ms if flags & _SINCE_MS else None,
-        accepted=accepted,
-        since_number=since_number if flags & _SINCE_NUMBER else None,
-        newest_ms=newest_ms,
+        known=Known(
+            since_ms=since_ms if flags & _SINCE_MS else None,
+            since_number=since_number if flags & _SINCE_NUMBER else None,
+            accepted=accepted,
+            newest_ms=newest_ms,
+            dropped_to=dropped_to,
+            floor_number=floor,
+        ),
         epoch=epoch if flags & _EPOCH else None,
         delta=bool(flags & _DELTA),
         witness=Witness(offset, timestamp_ms, check.hex()) if flags & _WITNESS else None,
-        floor_number=floor,
-        dropped_to=dropped_to,
     )
     page = record[page_at : page_at + page_size]
     return progress, NO_MARKS if page == _EMPTY_PAGE else decode_page(page)

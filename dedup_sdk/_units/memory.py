@@ -38,10 +38,20 @@ from dedup_sdk._core.flight import (
 )
 from dedup_sdk._core.lookup import Asked, LookupMemory
 from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
-from dedup_sdk._core.reach import NOTHING_KNOWN, KnownRange
+from dedup_sdk._core.reach import KnownRange
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide
-from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Find, Found, Int64s, Marks, Progress, join_marks
+from dedup_sdk._marks import (
+    NO_MARKS,
+    NONE_FOUND,
+    NOTHING_KNOWN,
+    Find,
+    Found,
+    Int64s,
+    Marks,
+    Progress,
+    join_marks,
+)
 from dedup_sdk._record import VerdictKind, value_bytes
 from dedup_sdk._units.assembler import UNFINISHED, OpenUnit, UnitAssembler, UnitStatus
 from dedup_sdk._units.doubt import Doubt

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from dedup_sdk import header
-from dedup_sdk._marks import Marks
+from dedup_sdk._marks import Known, Marks
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._store.snapshot import SortedFileWriter
@@ -73,10 +73,7 @@ def _partition(folder: Path, log: list[LogRecord], number: int, cut: int) -> Par
         partition=number,
         low=0,
         high=cut,
-        since_ms=None,
-        accepted=0,
-        since_number=None,
-        newest_ms=max((record.timestamp_ms for record in processed), default=-1),
+        known=Known(newest_ms=max((record.timestamp_ms for record in processed), default=-1)),
         marks=sum(file.marks for file in files),
         files=tuple(files),
     )

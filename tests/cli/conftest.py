@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk._cli.app import run
-from dedup_sdk._marks import Marks, Progress
+from dedup_sdk._marks import Known, Marks, Progress
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._window import Window
@@ -87,7 +87,7 @@ def write_store(tmp_path: Path) -> WriteStore:
 
 
 def _progress(high: int) -> Progress:
-    return Progress(low=0, high=high, committed=high, newest_ms=NEWEST_MS + high - 1)
+    return Progress(low=0, high=high, committed=high, known=Known(newest_ms=NEWEST_MS + high - 1))
 
 
 def _marks(parts: list[list[bytes]], begin: int, end: int) -> Marks:

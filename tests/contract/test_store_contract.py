@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Progress
+from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Known, Progress
 from dedup_sdk._store.protocol import Identity, KeyStore, PartitionStore
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ForeignStoreError, StoreError, StoreLockedError
@@ -35,9 +35,13 @@ def test_steps_come_back_in_order_with_every_field_of_the_last_progress(
 ) -> None:
     """After reopening, the recent marks are those of all steps in order. Progress is the last one's, field by field."""
     last = Progress(
-        low=2, high=9, done=((11, 12), (14, 20)), committed=5, era="é-2", since_ms=-1, accepted=7, since_number=1,
-        newest_ms=99
-    )  # fmt: skip
+        low=2,
+        high=9,
+        done=((11, 12), (14, 20)),
+        committed=5,
+        era="é-2",
+        known=Known(since_ms=-1, accepted=7, since_number=1, newest_ms=99),
+    )
     store.append(progress(1), marks(("a", 0, 10), ("b", 1, 11)))
     store.append(progress(2), NO_MARKS)
     store.append(last, marks(("a", 8, 18)))

@@ -30,7 +30,7 @@ def test_another_machine_gives_the_same_verdicts(world: World) -> None:
     one, two = stored_progress(world.disk("one")), stored_progress(world.disk("two"))
     assert one is not None
     assert two is not None
-    assert (one.low, one.high, one.since_ms) == (two.low, two.high, two.since_ms)
+    assert (one.low, one.high, one.known.since_ms) == (two.low, two.high, two.known.since_ms)
 
 
 @pytest.mark.parametrize(("reset", "expected"), [("earliest", ["d", "e", "a"]), ("latest", [])])

@@ -119,7 +119,7 @@ class EngineHost:
             assert held.loaded is not None
             stored = replace(stored, era=new_era())
             held.begin_with(replace(held.loaded, progress=stored))
-            complete = stored.since_ms is None and stored.since_number is None
+            complete = stored.known.since_ms is None and stored.known.since_number is None
             metadata = CommitMetadata(low=stored.low, era=stored.era, complete=complete, epoch=stored.epoch)
             start, new = stored.high, False
         plan = self._begin(self._plan(held, start, metadata, era=new_era(), new=new), assignment)

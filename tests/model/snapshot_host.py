@@ -10,7 +10,7 @@ import numpy as np
 
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
-from dedup_sdk._marks import Marks
+from dedup_sdk._marks import Known, Marks
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._store.snapshot import SortedFileWriter
@@ -56,10 +56,16 @@ class SnapshotHost(EngineHost):
                 writer.add(newest_per_digest(self._marks(rows)))
                 files.append(writer.finish())
         part = PartitionManifest(
-            partition=0, low=low, high=cut, since_ms=plan.progress.since_ms, accepted=0, since_number=None,
-            newest_ms=max((self._log[offset].timestamp_ms for offset in rows), default=-1),
-            marks=sum(file.marks for file in files), files=tuple(files),
-        )  # fmt: skip
+            partition=0,
+            low=low,
+            high=cut,
+            known=Known(
+                since_ms=plan.progress.known.since_ms,
+                newest_ms=max((self._log[offset].timestamp_ms for offset in rows), default=-1),
+            ),
+            marks=sum(file.marks for file in files),
+            files=tuple(files),
+        )
         identity = self._engine.identity_of("t", 0, "", None, self._engine.terms_of("t"))
         write_manifest(place, Manifest.of_store(identity, f"{WINDOW_MS}ms", 0, (part,)))
         return place

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from dedup_sdk._core.flight import OFFERED, RecordRef
 from dedup_sdk._core.lookup import LookupMemory
 from dedup_sdk._core.ranges import Ranges
-from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._core.state import PartitionState
-from dedup_sdk._marks import Found, Progress
+from dedup_sdk._marks import NOTHING_KNOWN, Found, Known, Progress
 from dedup_sdk._window import Window
 from tests.support.marks import digest
 
@@ -34,7 +33,7 @@ class Side:
         self._stored: dict[bytes, tuple[int, int]] = {}
         self._by_itself = by_itself
         window = Window(seconds=_WINDOW_MS // 1_000)
-        self._memory = LookupMemory(window, Progress(low=0, high=0, since_ms=since_ms))
+        self._memory = LookupMemory(window, Progress(low=0, high=0, known=Known(since_ms=since_ms)))
         self.state = PartitionState(self._memory)
         self.seen: list[Any] = []
         self._sent: list[int] = []

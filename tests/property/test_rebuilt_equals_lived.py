@@ -126,17 +126,17 @@ def check_grown(
     ]
     entry, wholes, full = only_entry(grown), list(map(only_entry, full_at)), full_at[-1]
     whole = wholes[-1]
-    since_ms = max(each.since_ms or 0 for each in wholes)
-    since_number = max(each.since_number or 0 for each in wholes)
+    since_ms = max(each.known.since_ms or 0 for each in wholes)
+    since_number = max(each.known.since_number or 0 for each in wholes)
     assert grown.fingerprint == full.fingerprint
-    assert (entry.low, entry.high, entry.accepted, entry.newest_ms) == (
+    assert (entry.low, entry.high, entry.known.accepted, entry.known.newest_ms) == (
         whole.low,
         whole.high,
-        whole.accepted,
-        whole.newest_ms,
+        whole.known.accepted,
+        whole.known.newest_ms,
     )
-    assert (entry.since_ms or 0) <= since_ms
-    assert (entry.since_number or 0) == since_number
+    assert (entry.known.since_ms or 0) <= since_ms
+    assert (entry.known.since_number or 0) == since_number
 
 
 def test_what_had_left_the_window_at_a_cut_is_in_doubt_though_it_came_again(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_what_had_left_the_window_at_a_cut_is_in_doubt_though_it_came_again(tmp_
     window = Window(milliseconds=60, count=3)
     manifest = read_manifest(grown(log, [6], window, tmp_path, run_rows=7))
     check_grown(manifest, log, [6], window, tmp_path)
-    assert (only_entry(manifest).since_ms, only_entry(manifest).since_number) == (1_001, 1)
-    assert only_entry(read_manifest(tmp_path / "full-to-7")).since_ms is None
+    assert (only_entry(manifest).known.since_ms, only_entry(manifest).known.since_number) == (1_001, 1)
+    assert only_entry(read_manifest(tmp_path / "full-to-7")).known.since_ms is None
 
 
 @pytest.mark.slow
@@ -184,9 +184,9 @@ def test_looked_up_ids(window: Window, data: st.DataObject, seed: int, *, orderl
         if window.time_ms is None:
             # A longer window doubts as much over either.
             told = progress_in(replay, strategy)
-            ranks_begin = max(told.since_number or 0, told.floor_number)
+            ranks_begin = max(told.known.since_number or 0, told.known.floor_number)
             entry = only_entry(manifest)
-            assert (told.accepted, ranks_begin) == (entry.accepted, entry.since_number or 0)
+            assert (told.known.accepted, ranks_begin) == (entry.known.accepted, entry.known.since_number or 0)
 
 
 @st.composite
@@ -239,7 +239,7 @@ def test_a_grown_snapshot_knows_what_it_says_to_know(
             rows, window, folder / "grown", low=low, high=end, base=folder / "base", start=start
         )
         ours = in_snapshot(folder / "grown").marks
-    since_ms = only_entry(manifest).since_ms
+    since_ms = only_entry(manifest).known.since_ms
     known, _ = naive_fold([row for row in rows if row.offset >= low], window)
     last = {digest: Kept(mark.offset, mark.timestamp_ms, 0, b"") for digest, mark in known.items()}
     assert ours.items() <= last.items()
@@ -265,22 +265,22 @@ def test_a_snapshot_that_is_written_again_remembers_the_same(
         before, after = in_snapshot(folder / "base").marks, in_snapshot(folder / "again").marks
     assert after == {d: mark for d, mark in before.items() if mark.timestamp_ms >= (before_ms or 0)}
     one, other = only_entry(base), only_entry(again)
-    assert (other.low, other.high, other.accepted, other.newest_ms) == (
+    assert (other.low, other.high, other.known.accepted, other.known.newest_ms) == (
         one.low,
         one.high,
-        one.accepted,
-        one.newest_ms,
+        one.known.accepted,
+        one.known.newest_ms,
     )
     if before == after:
-        assert (again.fingerprint, other.since_ms, other.since_number) == (
+        assert (again.fingerprint, other.known.since_ms, other.known.since_number) == (
             base.fingerprint,
-            one.since_ms,
-            one.since_number,
+            one.known.since_ms,
+            one.known.since_number,
         )
     else:
         newest_out_ms = max(mark.timestamp_ms for d, mark in before.items() if d not in after)
-        assert other.since_ms is not None
-        assert other.since_ms > newest_out_ms
+        assert other.known.since_ms is not None
+        assert other.known.since_ms > newest_out_ms
 
 
 # --- IDs that are compared with the last one -----------------------------------------------------------------------
@@ -454,11 +454,11 @@ def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> N
         assert rebuilt == in_store(life, strategy).alive(is_alive)
         assert rebuilt == in_store(replay, strategy).alive(is_alive)
         assert manifest.id_spec == str(strategy.keys)
-        assert watched or manifest.partitions[0].newest_ms == newest_ms
+        assert watched or manifest.partitions[0].known.newest_ms == newest_ms
         reach_ms = spec.reach.time_ms
         if reach_ms is not None and newest_ms - oldest_ms <= reach_ms:
             # Nothing has left the longer window, so that all is known from the beginning on.
-            assert manifest.partitions[0].since_ms is None
+            assert manifest.partitions[0].known.since_ms is None
         taken = engine_over(MemoryStore(), strategy)
         *_, note = begin_with(taken, folder, strategy, low=log[0].offset, committed=log[-1].offset + 1)
         assert note.startswith("snapshot of")
@@ -482,7 +482,7 @@ def test_compared_ids_whose_history_begins_late(comparing: Comparing, data: st.D
         offset_range = offset_range_of(log, spec.reach, complete=False)
         manifest = rebuild_records(log, offset_range, spec, folder, task_records=data.draw(SLICES))
         assert in_snapshot(folder).alive(is_alive) == in_store(replay, spec.strategy).alive(is_alive)
-    since_ms = manifest.partitions[0].since_ms
+    since_ms = manifest.partitions[0].known.since_ms
     assert since_ms is not None
     assert since_ms >= log[0].timestamp_ms
 
@@ -550,7 +550,7 @@ def in_world(world: UnitWorld) -> tuple[Memory, Progress]:
     held = world.engine.partitions["t", 0]
     held.flush()
     progress = held.state.progress
-    return Memory(newest_of(held.store.scan()), progress.accepted), progress
+    return Memory(newest_of(held.store.scan()), progress.known.accepted), progress
 
 
 def told_by_list(events: list[Event], window: Window, **more: Any) -> Memory:
@@ -665,8 +665,8 @@ def test_units(seed: int, mode: Any) -> None:
     assert on.high == again.high == commit.offset
     # How much is in doubt hangs on how many records are folded at once, and the late records of a failed unit on where
     # one begins.
-    if calm and commit.complete and entry.since_ms is None and again.since_ms is None:
-        assert (going_on.alive(is_alive), on.accepted) == (replay.alive(is_alive), again.accepted)
+    if calm and commit.complete and entry.known.since_ms is None and again.known.since_ms is None:
+        assert (going_on.alive(is_alive), on.known.accepted) == (replay.alive(is_alive), again.known.accepted)
     # Whatever is in doubt: an ID that nobody has handled would hide its message for good.
     handled = {digest_one(ident.encode()) for ident in world.idents}
     assert {*found.alive(is_alive)[1], *going_on.alive(is_alive)[1]} <= handled
@@ -713,8 +713,8 @@ def test_what_never_ends_is_not_waited_for(tmp_path: Path) -> None:
         30_001,
         30_002,
     ]
-    assert entry.since_ms is not None
-    assert entry.since_ms > 3_001, "whether the unit with the same ID was rejected is not known"
+    assert entry.known.since_ms is not None
+    assert entry.known.since_ms > 3_001, "whether the unit with the same ID was rejected is not known"
 
 
 # --- an archive of two logs ----------------------------------------------------------------------------------------

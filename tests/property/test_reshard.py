@@ -263,8 +263,8 @@ def test_nothing_is_lost_and_what_was_completed_is_recognised(
             )
             if last is not None and last in (*close_here, *close_there):
                 assert verdict.kind is VerdictKind.UNVERIFIED
-                assert entry.since_ms is not None
-                assert last.timestamp_ms < entry.since_ms
+                assert entry.known.since_ms is not None
+                assert last.timestamp_ms < entry.known.since_ms
 
 
 @given(world=worlds(), run_rows=st.integers(1, 40))

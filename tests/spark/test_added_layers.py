@@ -59,7 +59,7 @@ def test_layers_are_as_a_full_rebuild(jobs: Jobs, tmp_path: Path) -> None:
     full, _, _ = jobs.run("full", *asked)
     assert merged(tmp_path / "snap", fourth) == merged(tmp_path / "full", full)
     bare = [
-        [(each.low, each.high, each.newest_ms, each.since_ms) for each in of.partitions]
+        [(each.low, each.high, each.known.newest_ms, each.known.since_ms) for each in of.partitions]
         for of in (fourth, full)
     ]
     assert bare[0] == bare[1]
@@ -79,7 +79,7 @@ def test_files_whose_marks_have_all_expired_are_left_out(jobs: Jobs, tmp_path: P
     assert not names(first) & names(second)
     full, _, _ = jobs.run("full", *asked)
     assert report.records < 140
-    since_ms = second.partitions[0].since_ms
+    since_ms = second.partitions[0].known.since_ms
     assert since_ms is not None
     assert since_ms <= BASE_MS + STEP_MS * (200 - 64)
     assert merged(tmp_path / "snap", second, since_ms) == merged(tmp_path / "full", full, since_ms)

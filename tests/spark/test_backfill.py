@@ -96,7 +96,7 @@ def test_last_sightings_of_every_partition(
     assert {digest_one(b"a"): 2, digest_one(b"b"): 1} == {d: m.offset for d, m in snapshot.marks(0).items()}
     assert {digest_one(b"a"): 0, digest_one(b"c"): 1} == {d: m.offset for d, m in snapshot.marks(2).items()}
     manifest, report = snapshot.manifest, snapshot.report
-    assert [(each.low, each.high, each.since_ms, each.marks) for each in manifest.partitions] == [
+    assert [(each.low, each.high, each.known.since_ms, each.marks) for each in manifest.partitions] == [
         (0, 3, None, 2), (0, 0, None, 0), (0, 2, None, 2),
     ]  # fmt: skip
     assert (manifest.topic, manifest.id_spec, manifest.window) == (topic, "header:dedup-id", "1d")
@@ -174,9 +174,9 @@ def test_ids_that_left_the_window_are_left_out(
     snapshot = run(topic)
     assert offsets(snapshot, "old", "again", "x", "late", "new") == [None, 3, 2, 4, 5]
     (entry,) = snapshot.manifest.partitions
-    assert (entry.low, entry.high, entry.newest_ms) == (0, 6, BASE_MS + 32 * hour)
-    assert entry.since_ms is not None
-    assert BASE_MS + hour < entry.since_ms <= BASE_MS + 8 * hour
+    assert (entry.low, entry.high, entry.known.newest_ms) == (0, 6, BASE_MS + 32 * hour)
+    assert entry.known.since_ms is not None
+    assert BASE_MS + hour < entry.known.since_ms <= BASE_MS + 8 * hour
 
 
 def test_a_count_window_has_numbers(
@@ -189,7 +189,7 @@ def test_a_count_window_has_numbers(
     marks = {digest: (mark.offset, mark.number) for digest, mark in snapshot.marks().items()}
     assert marks == {digest_one(b"c"): (5, 3), digest_one(b"d"): (4, 4)}
     (entry,) = snapshot.manifest.partitions
-    assert (entry.accepted, entry.since_number) == (4, 2)
+    assert (entry.known.accepted, entry.known.since_number) == (4, 2)
     assert entry.files[0].newest_number == 4
 
 
@@ -210,7 +210,7 @@ def test_a_group_is_folded_to_its_commit(
     snapshot = run(topic, "--group", group)
     assert offsets(snapshot, "before", "in", "beyond") == [None, 2, None]
     (entry,) = snapshot.manifest.partitions
-    assert (entry.partition, entry.low, entry.high, entry.since_ms) == (0, 1, 3, None)
+    assert (entry.partition, entry.low, entry.high, entry.known.since_ms) == (0, 1, 3, None)
     assert (snapshot.manifest.group, snapshot.manifest.vouched) == (group, False)
     assert snapshot.report.skipped == {"1": "nothing committed"}
 
@@ -248,7 +248,7 @@ def test_an_empty_topic_needs_no_spark(
         "--whole-topic",
     ]
     backfill(parse_options([*arguments, "--output", str(tmp_path / "s")], print), on_spark(no_session))
-    assert [(each.high, each.marks, each.since_ms) for each in verify_snapshot(tmp_path / "s").partitions] == [
+    assert [(each.high, each.marks, each.known.since_ms) for each in verify_snapshot(tmp_path / "s").partitions] == [
         (0, 0, None), (0, 0, None),
     ]  # fmt: skip
 

@@ -104,11 +104,11 @@ def test_what_is_added_to_equals_a_full_rebuild(jobs: Jobs, tmp_path: Path) -> N
     assert second.fingerprint == third.fingerprint == full.fingerprint
     for one in (second, third):
         for ours, theirs in zip(one.partitions, full.partitions, strict=True):
-            assert (ours.low, ours.high, ours.accepted, ours.newest_ms, ours.marks) == (
-                theirs.low, theirs.high, theirs.accepted, theirs.newest_ms, theirs.marks,
+            assert (ours.low, ours.high, ours.known.accepted, ours.known.newest_ms, ours.marks) == (
+                theirs.low, theirs.high, theirs.known.accepted, theirs.known.newest_ms, theirs.marks,
             )  # fmt: skip
-            assert (ours.since_ms or 0) <= (theirs.since_ms or 0)
-            assert ours.since_number == theirs.since_number
+            assert (ours.known.since_ms or 0) <= (theirs.known.since_ms or 0)
+            assert ours.known.since_number == theirs.known.since_number
     assert json.loads((tmp_path / "second" / "report.json").read_text())["base_marks"] == report.base_marks
 
 
@@ -125,7 +125,7 @@ def test_windows_other_than_the_base(jobs: Jobs) -> None:
     assert any("the base remembers 32s, and not what it had dropped by then" in line for line in said)
     last_ms = BASE_MS + STEP_MS * (COUNT - 1)
     assert (long.window, report.known_since_ms) == ("1m4s", last_ms - 34 * STEP_MS)
-    assert long.partitions[0].since_ms == report.known_since_ms
+    assert long.partitions[0].known.since_ms == report.known_since_ms
 
 
 def test_written_again_as_few_files(jobs: Jobs, tmp_path: Path) -> None:
@@ -147,7 +147,9 @@ def test_written_again_as_few_files(jobs: Jobs, tmp_path: Path) -> None:
     assert 0 < expired.marks < base.marks
     before_ms = BASE_MS + 100 * STEP_MS
     assert min(file.oldest_ms for entry in expired.partitions for file in entry.files) >= before_ms
-    assert [entry.since_ms is not None and entry.since_ms <= before_ms for entry in expired.partitions] == [
+    assert [
+        entry.known.since_ms is not None and entry.known.since_ms <= before_ms for entry in expired.partitions
+    ] == [
         True,
         True,
     ]

@@ -116,6 +116,6 @@ def test_a_source_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
     ]
     manifest = rebuild_records(log, offset_range_of(log, spec.reach), spec, folder)
     assert (sources(folder), [offset for offset, _ in looked_up(folder)]) == ([], [1, 2])
-    assert manifest.partitions[0].since_ms == 1_001
+    assert manifest.partitions[0].known.since_ms == 1_001
     rebuild_records(log[:2], offset_range_of(log[:2], spec.reach), spec, folder)
     assert (sources(folder), [offset for offset, _ in looked_up(folder)]) == ([0], [0, 1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from dedup_sdk._marks import Known
 from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest, SortedFile
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from dedup_sdk._window import Window
@@ -30,11 +32,9 @@ COUNT = Window(count=9)
 
 def entry(**given: Any) -> PartitionManifest:
     """A base of offsets 10 to 50, known from 700 ms on."""
-    usual: dict[str, Any] = {
-        "partition": 3, "low": 10, "high": 50, "since_ms": 700, "accepted": 0, "since_number": None,
-        "newest_ms": 900, "marks": 0,
-    }  # fmt: skip
-    return PartitionManifest(**{**usual, **given})
+    usual = PartitionManifest(partition=3, low=10, high=50, known=Known(since_ms=700, newest_ms=900), marks=0)
+    known = {name: given.pop(name) for name in list(given) if name in Known.__dataclass_fields__}
+    return replace(usual, known=replace(usual.known, **known), **given)
 
 
 def above(**given: Any) -> OffsetRange:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, Window
-from dedup_sdk._core.reach import NOTHING_KNOWN
+from dedup_sdk._marks import NOTHING_KNOWN
 from dedup_sdk.ids import key
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.range_plan import horizon_ms
@@ -36,7 +36,7 @@ def rebuilt(timestamps: list[int]) -> int | None:
         slot=0, tally=tally, accepted=0, forgotten_ms=None, forgotten_number=None, file=None
     )
     offset_range = OffsetRange(partition=0, low=5, begin=5, high=5 + len(timestamps), complete=False)
-    return partition_manifest(offset_range, [outcome], counted=False).since_ms
+    return partition_manifest(offset_range, [outcome], counted=False).known.since_ms
 
 
 @pytest.mark.parametrize("timestamps", [[-1], [-1, -1, -1]])

@@ -352,10 +352,10 @@ class Life:
         """
         expires, time_ms = self.rule.expires, self.rule.said.strategy.window_of(self.topic).time_ms
         return [
-            (each.partition, each.low, each.high, each.accepted)
-            + (() if self.rule.in_units else (each.newest_ms,))
-            + (() if expires and time_ms is not None else (each.since_number,))
-            + ((self._alive(each, folder),) if expires else (each.since_ms, each.marks, each.fingerprint))
+            (each.partition, each.low, each.high, each.known.accepted)
+            + (() if self.rule.in_units else (each.known.newest_ms,))
+            + (() if expires and time_ms is not None else (each.known.since_number,))
+            + ((self._alive(each, folder),) if expires else (each.known.since_ms, each.marks, each.fingerprint))
             for each in manifest.partitions
         ]  # fmt: skip
 
@@ -363,7 +363,7 @@ class Life:
         newest_ms = max(each.timestamp_ms for each in self.early if each.partition == entry.partition)
         is_alive = in_window(self.rule.said.strategy.window_of(self.topic), newest_ms)
         marks = newest_of(read_snapshot(folder, entry))
-        alive = {digest: mark for digest, mark in marks.items() if is_alive(mark, entry.accepted)}
+        alive = {digest: mark for digest, mark in marks.items() if is_alive(mark, entry.known.accepted)}
         assert len(alive) >= 30, "take another log"
         return alive
 
@@ -376,7 +376,7 @@ class Life:
         """
         window_ms = self.rule.said.strategy.window_of(self.topic).time_ms
         assert window_ms is not None
-        next_ms = max(each.newest_ms for each in own.partitions) + window_ms // 2
+        next_ms = max(each.known.newest_ms for each in own.partitions) + window_ms // 2
         seen: dict[bytes, int] = {}
         for entry in own.partitions:
             for digest, mark in newest_of(read_snapshot(self.folder / "own", entry)).items():

@@ -142,7 +142,7 @@ def offset_range_of(log: Sequence[Record], window: Window, *, complete: bool = T
 def in_store(store: MemoryStore, strategy: Strategy) -> Memory:
     """Return all that a store remembers."""
     pages, progress = _loaded(store, strategy)
-    return Memory(newest_of(pages), progress.accepted)
+    return Memory(newest_of(pages), progress.known.accepted)
 
 
 def progress_in(store: MemoryStore, strategy: Strategy) -> Progress:
@@ -163,7 +163,7 @@ def in_snapshot(folder: Path) -> Memory:
     """Return all that a snapshot remembers of partition 0."""
     entry = read_manifest(folder).partition(0)
     assert entry is not None
-    return Memory(newest_of(read_snapshot(folder, entry)), entry.accepted)
+    return Memory(newest_of(read_snapshot(folder, entry)), entry.known.accepted)
 
 
 def begin_with(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dedup_sdk._marks import Marks, Progress, cut_marks
+from dedup_sdk._marks import Known, Marks, Progress, cut_marks
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._store.protocol import Identity
@@ -101,10 +101,7 @@ def write_snapshot(
         partition=identity.partition,
         low=0,
         high=high,
-        since_ms=None,
-        accepted=0,
-        since_number=None,
-        newest_ms=int(ordered.timestamps.max()) if ordered.count else -1,
+        known=Known(newest_ms=int(ordered.timestamps.max()) if ordered.count else -1),
         marks=ordered.count,
         files=tuple(files),
     )

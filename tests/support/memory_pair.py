@@ -17,7 +17,7 @@ from dedup_sdk._core.memory import JournalStep
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, SourceKeys
 from dedup_sdk._core.sources import Sources
 from dedup_sdk._core.state import PartitionState
-from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
+from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Found, Known, Marks, Progress, join_marks, latest
 from dedup_sdk.ids import header
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Pair:
         self.shows_duplicates = shows_duplicates
         self.steps: list[list[JournalStep]] = [[], []]
         self.stored: list[dict[bytes, tuple[int, int, bytes]]] = [{}, {}]
-        self.begin([Progress(low=0, high=0, since_ms=since_ms)] * 2, [NO_MARKS] * 2)
+        self.begin([Progress(low=0, high=0, known=Known(since_ms=since_ms))] * 2, [NO_MARKS] * 2)
 
     def begin(self, progresses: list[Progress], recent: list[Marks]) -> None:
         """Open both, with the durable marks."""

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dedup_sdk._marks import Marks, cut_marks
+from dedup_sdk._marks import Known, Marks, cut_marks
 from dedup_sdk._store.fingerprint import fingerprint
 from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, PartitionManifest, SortedFile
 from dedup_sdk._store.output_folder import OutputFolder
@@ -53,10 +53,7 @@ def manifest_of(files: Sequence[SortedFile]) -> Manifest:
         partition=0,
         low=0,
         high=_MARKS,
-        since_ms=None,
-        accepted=0,
-        since_number=None,
-        newest_ms=max(file.newest_ms for file in files),
+        known=Known(newest_ms=max(file.newest_ms for file in files)),
         marks=sum(file.marks for file in files),
         files=tuple(files),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dedup_sdk._marks import Marks
+from dedup_sdk._marks import Known, Marks
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._store.snapshot import SortedFileWriter
@@ -44,15 +44,7 @@ def write_snapshot(
 def _partition(folder: Path, number: int, marks: Marks, *, known: bool) -> PartitionManifest:
     (folder / str(number)).mkdir(parents=True)
     entry = PartitionManifest(
-        partition=number,
-        low=0,
-        high=0,
-        since_ms=None,
-        accepted=0,
-        since_number=None,
-        newest_ms=-1,
-        marks=0,
-        committed=0 if known else None,
+        partition=number, low=0, high=0, known=Known(), marks=0, committed=0 if known else None
     )
     if not marks.count:
         return entry
@@ -63,7 +55,7 @@ def _partition(folder: Path, number: int, marks: Marks, *, known: bool) -> Parti
         entry,
         low=int(marks.offsets.min()),
         high=int(marks.offsets.max()) + 1,
-        newest_ms=int(marks.timestamps.max()),
+        known=replace(entry.known, newest_ms=int(marks.timestamps.max())),
         marks=file.marks,
         files=(file,),
         committed=int(marks.offsets.max()) + 1 if known else None,

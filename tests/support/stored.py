@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dedup_sdk._marks import Marks
+from dedup_sdk._marks import Known, Marks
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.read_only import read_partition
@@ -75,9 +75,13 @@ def snapshot_of(disk: Path, target: Path, **changes: Any) -> Path:
         )
         file = writer.finish()
     part = PartitionManifest(
-        partition=0, low=changes.pop("low", progress.low), high=high, since_ms=None, accepted=0, since_number=None,
-        newest_ms=max(row[2] for row in rows), marks=len(rows), files=(file,),
-    )  # fmt: skip
+        partition=0,
+        low=changes.pop("low", progress.low),
+        high=high,
+        known=Known(newest_ms=max(row[2] for row in rows)),
+        marks=len(rows),
+        files=(file,),
+    )
     manifest = Manifest.of_store(identity, "7d", 0, (part,))
     write_manifest(target, replace(manifest, **changes))
     return target

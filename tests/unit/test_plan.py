@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk._core.reach import NOTHING_KNOWN, plan_start
-from dedup_sdk._marks import Progress
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._marks import NOTHING_KNOWN, Known, Progress
 
-STORED = Progress(low=10, high=50, done=((55, 57), (60, 61)), committed=40, accepted=30, newest_ms=999)
+STORED = Progress(
+    low=10, high=50, done=((55, 57), (60, 61)), committed=40, known=Known(accepted=30, newest_ms=999)
+)
 
 
 def test_a_new_group_is_covered_from_its_first_record() -> None:
@@ -19,8 +21,8 @@ def test_a_new_group_is_covered_from_its_first_record() -> None:
     plan = plan_start(None, committed=7, low=7, new=True)
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("new", False, 7, 7)
     assert (plan.progress.low, plan.progress.high) == (7, 7)
-    assert plan.progress.since_ms is None
-    assert plan.progress.since_number is None
+    assert plan.progress.known.since_ms is None
+    assert plan.progress.known.since_number is None
 
 
 def test_a_new_group_forgets_a_store_of_the_same_name() -> None:
@@ -36,8 +38,8 @@ def test_without_a_store_the_history_is_folded_again(*, complete: bool) -> None:
     assert (plan.beginning, plan.keep, plan.whole) == ("missing", False, True)
     assert (plan.replay_from, plan.replay_to) == (10, 40)
     assert (plan.progress.low, plan.progress.high) == (10, 10)
-    assert plan.progress.since_ms == (None if complete else NOTHING_KNOWN)
-    assert plan.progress.since_number == (None if complete else 0)
+    assert plan.progress.known.since_ms == (None if complete else NOTHING_KNOWN)
+    assert plan.progress.known.since_number == (None if complete else 0)
 
 
 @pytest.mark.parametrize("known", [None, NOTHING_KNOWN])
@@ -47,7 +49,7 @@ def test_a_store_that_holds_nothing_is_none(known: int | None, *, complete: bool
 
     The next attempt folds again as the first one did, and knows no less of where the history begins.
     """
-    empty = Progress(low=10, high=10, committed=40, since_ms=known)
+    empty = Progress(low=10, high=10, committed=40, known=Known(since_ms=known))
     plan = plan_start(empty, committed=40, low=10, complete=complete)
     first = plan_start(None, committed=40, low=10, complete=complete or known is None)
     assert plan == first
@@ -117,7 +119,7 @@ def test_marks_below_another_era_stay(vouched: bool) -> None:  # noqa: FBT001
     plan = plan_start(STORED, committed=70, low=70, era="a1", vouched=vouched)
     assert (plan.beginning, plan.keep, plan.progress.era) == ("jumped", True, "a1")
     assert (plan.progress.low, plan.progress.high, plan.progress.done) == (70, 70, ())
-    assert plan.progress.since_ms == NOTHING_KNOWN
+    assert plan.progress.known.since_ms == NOTHING_KNOWN
 
 
 def test_a_history_that_the_user_vouches_for_is_replayed_on() -> None:
@@ -136,7 +138,7 @@ def test_a_void_text_leaves_what_the_store_has_below_it() -> None:
     """Whoever moved the group: the records below were completed here, and those from there on are asked for again."""
     plan = plan_start(STORED, committed=45, low=45, era="a1")
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("rewound", False, STORED.low, 45)
-    assert plan.progress.since_ms is None
+    assert plan.progress.known.since_ms is None
     plan = plan_start(replace(STORED, done=()), committed=50, low=50, era="a1")
     assert (plan.beginning, plan.keep, plan.progress.low) == ("resumed", True, STORED.low)
 
@@ -149,7 +151,7 @@ def test_low_rises_inside_the_stretch() -> None:
     plan = plan_start(STORED, committed=45, low=45, vouched=True)
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("jumped", True, 50, 50)
     assert (plan.progress.low, plan.progress.high, plan.progress.done) == (45, 50, STORED.done)
-    assert plan.progress.since_ms is None
+    assert plan.progress.known.since_ms is None
 
 
 def test_low_rises_beyond_the_stretch() -> None:
@@ -158,7 +160,10 @@ def test_low_rises_beyond_the_stretch() -> None:
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("jumped", True, 56, 56)
     assert (plan.progress.low, plan.progress.high) == (56, 56)
     assert plan.progress.done == ((56, 57), (60, 61))
-    assert (plan.progress.since_ms, plan.progress.since_number) == (NOTHING_KNOWN, STORED.accepted)
+    assert (plan.progress.known.since_ms, plan.progress.known.since_number) == (
+        NOTHING_KNOWN,
+        STORED.known.accepted,
+    )
 
 
 def test_a_jump_and_more_progress_elsewhere() -> None:

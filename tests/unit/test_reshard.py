@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup_sdk._core.reach import NOTHING_KNOWN, plan_start
+from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
-from dedup_sdk._marks import Marks, Progress, elsewhere
+from dedup_sdk._marks import NOTHING_KNOWN, Known, Marks, Progress, elsewhere
 from dedup_sdk._record import Record, VerdictKind
 from dedup_sdk._store.manifest import Manifest, fitting_partition, read_manifest, write_manifest
 from dedup_sdk._store.memory import MemoryStore
@@ -62,12 +62,12 @@ def test_all_partitions_know_as_much_as_the_one_that_knows_least() -> None:
     One that nobody has begun has none to give, one that nobody vouches for may have many.
     """
     fresh = manifest_of({2: NOTHING_COMMITTED})
-    assert [(each.low, each.high, each.since_ms) for each in fresh.partitions] == [
+    assert [(each.low, each.high, each.known.since_ms) for each in fresh.partitions] == [
         (0, 9, NOW_MS), (0, 9, NOW_MS), (0, 0, NOW_MS),
     ]  # fmt: skip
     assert [each.committed for each in fresh.partitions] == [9, 9, None]
     doubtful = manifest_of({2: "committed without this package's metadata"}, partitions=4)
-    assert [each.since_ms for each in doubtful.partitions] == [NOTHING_KNOWN] * 4
+    assert [each.known.since_ms for each in doubtful.partitions] == [NOTHING_KNOWN] * 4
 
 
 def test_a_manifest_remembers_who_gave_and_how(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_sighting_elsewhere_is_believed_until_the_group_goes_back_before_its_c
     with Deduplicator(Lookup(id=key(), window=WINDOW), keys, clock=lambda: NOW_MS / 1000) as engine:
         for partition, cut in ((0, 0), (1, 5)):
             held = engine.attach("t", partition)
-            progress = Progress(low=0, high=cut, committed=cut, newest_ms=NOW_MS)
+            progress = Progress(low=0, high=cut, committed=cut, known=Known(newest_ms=NOW_MS))
             held.start(plan_start(None, committed=cut, low=0, complete=True))
             marks = Marks(A, int64s(elsewhere(cut)), int64s(NOW_MS - 1_000))
             held.store.flush(progress, marks)

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dedup_sdk._core.ranges import Range, before_offset
-from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import Steps, Wait
@@ -186,7 +185,7 @@ def _cut_back(partition: Partition, loaded: Loaded, end: int) -> Loaded | None:
     )
     if partition.window.count is not None and high < loaded.progress.high:
         # The number of accepted IDs after the cut is not known. Numbering goes on, so that earlier IDs look older.
-        progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=progress.accepted)
+        progress = replace(progress, known=progress.known.nothing_before())
     recent = loaded.recent
     if recent.count and int(recent.offsets.max()) >= end:
         # A recent mark at an offset that is read again would be mistaken for the mark of the record in flight there.
@@ -291,7 +290,9 @@ def _common_end(
     search = _LogComparison(partition, loaded)
     with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
         if window_ms is not None:
-            begin = min(max(begin, reader.first_at(loaded.progress.newest_ms - window_ms) or begin), end)
+            begin = min(
+                max(begin, reader.first_at(loaded.progress.known.newest_ms - window_ms) or begin), end
+            )
         for start, stop in ((begin, end), (floor, begin)):
             search.restart(start)
             for batch in reader.slices(start, stop, engine.keys):

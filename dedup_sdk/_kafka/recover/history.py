@@ -97,7 +97,7 @@ def _resume_without_commit(attempt: Attempt, start: Start, partition: Partition,
     )  # fmt: skip
     metadata = CommitMetadata(
         low=stored.low, log=attempt.recovering.log, rule=partition.terms.rule, era=stored.era,
-        complete=stored.is_complete, epoch=stored.epoch,
+        complete=stored.known.is_complete, epoch=stored.epoch,
     )  # fmt: skip
     return replace(start, offset=stored.high, metadata=metadata, new=False, refused=None)
 

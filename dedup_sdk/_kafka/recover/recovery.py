@@ -83,7 +83,7 @@ def recover(
         partition.flight.learn_epoch(start.metadata.epoch)
     note, seconds = ", ".join(notes), time.monotonic() - began
     # A store that jumped has marks from before the history that the next commit vouches for.
-    own = plan.progress.is_complete and plan.beginning != "jumped"
+    own = plan.progress.known.is_complete and plan.beginning != "jumped"
     complete = own if start.metadata is None else start.metadata.complete
     # There are no events where nothing was replayed or installed.
     was_told = assigned.state is State.REPLAYING

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dedup_sdk._core.reach import NOTHING_KNOWN, StartPlan
+from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._core.source_keys import lacked_fallback
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import Steps
@@ -168,29 +168,23 @@ def _check_log(folder: str | Path, part: PartitionManifest, same_until: SameUnti
 
 def _plan_after_snapshot(part: PartitionManifest, plan: StartPlan) -> StartPlan:
     """Return the plan after the installation: offsets from the snapshot's end to the committed offset are replayed."""
-    progress = plan.progress
+    progress, known = plan.progress, part.known
+    high, begins_later = max(part.high, progress.low), part.low > progress.low and known.since_ms is None
     if part.high < progress.low:
         # Offsets between the snapshot's end and the group's own beginning are not known to be handled.
-        progress = replace(progress, high=progress.low, newest_ms=part.newest_ms, accepted=part.accepted)
-        if progress.since_ms is not None:
-            progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=part.accepted)
+        is_unknown, own = progress.known.since_ms is not None, progress.known
     else:
-        progress = replace(progress, high=part.high, newest_ms=part.newest_ms, accepted=part.accepted)
-        if plan.beginning != "new":
-            progress = replace(progress, since_ms=part.since_ms, since_number=part.since_number)
-        if part.low > progress.low and part.since_ms is None:
-            # The snapshot covers its own range, which begins later than the group's history.
-            progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=part.accepted)
-    return replace(plan, progress=progress, replay_from=progress.high, whole=False)
+        # The snapshot covers its own range, which may begin later than the group's history.
+        is_unknown, own = begins_later, progress.known if plan.beginning == "new" else known
+    known = replace(own, accepted=known.accepted, newest_ms=known.newest_ms)
+    progress = replace(progress, high=high, known=known.nothing_before() if is_unknown else known)
+    return replace(plan, progress=progress, replay_from=high, whole=False)
 
 
 def _plan_after_resharding(part: PartitionManifest, plan: StartPlan) -> StartPlan:
     """Return the plan after a resharded snapshot: coverage begins at its ``since_ms``, also in a new partition."""
-    since_ms = part.since_ms
+    since_ms, known = part.known.since_ms, plan.progress.known
     if since_ms is None:
         return plan
-    known_ms = plan.progress.since_ms
-    return replace(
-        plan,
-        progress=replace(plan.progress, since_ms=since_ms if known_ms is None else max(known_ms, since_ms)),
-    )
+    known = replace(known, since_ms=since_ms if known.since_ms is None else max(known.since_ms, since_ms))
+    return replace(plan, progress=replace(plan.progress, known=known))

@@ -7,9 +7,8 @@ import pytest
 
 from dedup_sdk._core.flight import KINDS
 from dedup_sdk._core.lookup import LookupMemory
-from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._core.state import PartitionState
-from dedup_sdk._marks import NONE_FOUND, Found, Marks, Progress, latest
+from dedup_sdk._marks import NONE_FOUND, NOTHING_KNOWN, Found, Known, Marks, Progress, latest
 from dedup_sdk._window import Window
 from tests.support.marks import digest
 
@@ -99,7 +98,7 @@ def test_a_mark_above_the_watermark_survives_what_passes_below_it() -> None:
 def test_a_look_up_that_fails_changes_nothing() -> None:
     """The same records can be admitted again as if nothing had happened."""
     state = PartitionState(
-        LookupMemory(HOUR, Progress(low=0, high=0, done=((1, 2),), since_ms=NOTHING_KNOWN))
+        LookupMemory(HOUR, Progress(low=0, high=0, done=((1, 2),), known=Known(since_ms=NOTHING_KNOWN)))
     )
     before = state.coverage
     with pytest.raises(OSError, match="32 bytes, 2 digests"):
@@ -152,7 +151,7 @@ def test_a_mark_that_hides_an_older_one_is_not_left_out() -> None:
 def test_nothing_is_known_until_a_real_timestamp_comes() -> None:
     """Coverage begins at the newest of the first timestamps there are."""
     state = PartitionState(
-        LookupMemory(Window(milliseconds=100), Progress(low=0, high=0, since_ms=NOTHING_KNOWN))
+        LookupMemory(Window(milliseconds=100), Progress(low=0, high=0, known=Known(since_ms=NOTHING_KNOWN)))
     )
     state.memory.reach.know_from(column(-1))
     assert state.memory.reach.since_ms == NOTHING_KNOWN

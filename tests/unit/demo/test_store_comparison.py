@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk._demo.oracle import StoreComparison, compare_stores
-from dedup_sdk._marks import Marks, Progress
+from dedup_sdk._marks import Known, Marks, Progress
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._window import Window
@@ -33,7 +33,7 @@ def live(folder: Path, *steps: Marks) -> Path:
     store = RocksStore(folder)
     opened = store.open(Identity(cluster="c1", group="billing", topic="orders", partition=0), WINDOW)
     for step in steps:
-        opened.append(Progress(low=0, high=int(step.offsets[-1]) + 1, newest_ms=NEWEST_MS), step)
+        opened.append(Progress(low=0, high=int(step.offsets[-1]) + 1, known=Known(newest_ms=NEWEST_MS)), step)
     store.close()
     return folder
 

@@ -81,7 +81,7 @@ def test_a_history_that_is_read_again_forgets_the_same(recent_marks: int, key_st
         times = np.asarray([each.timestamp_ms for each in again], np.int64)
         held.fold([7, 8, 9, 10], times, list(strategy.keys.digests(RecordFields(again)).digests), 11)
         # e is in, a and b were forgotten by the smaller ring; then e again, whose mark lies at 7 now.
-        assert held.state.progress.accepted == 7
+        assert held.state.progress.known.accepted == 7
     assert run(key_store, 5, recent_marks, *"eabd", begin=11) == ["duplicate"] * 4
     assert run(key_store, 5, recent_marks, *"c", begin=15) == ["unverified"]
 

@@ -8,7 +8,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from dedup_sdk._marks import NO_MARKS, Marks, Progress, Witness
+from dedup_sdk._marks import NO_MARKS, Known, Marks, Progress, Witness
 from dedup_sdk._store.pages import decode_step, encode_pages, encode_step
 from dedup_sdk.errors import StoreCorruptError, StoreError
 from tests.support.marks import marks, progress
@@ -16,9 +16,13 @@ from tests.support.marks import marks, progress
 GOLDEN = Path(__file__).parents[2] / "golden" / "store"
 
 FULL = Progress(
-    low=1, high=2**40, done=((2**40 + 1, 2**40 + 3),), committed=0, era="neu", since_ms=-1, accepted=6,
-    since_number=0, newest_ms=8
-)  # fmt: skip
+    low=1,
+    high=2**40,
+    done=((2**40 + 1, 2**40 + 3),),
+    committed=0,
+    era="neu",
+    known=Known(since_ms=-1, accepted=6, since_number=0, newest_ms=8),
+)
 STEPS = {
     "plain": (progress(3), marks(("a", 1, 1_700_000_000_001), ("b", 2, -1))),
     "numbered": (FULL, marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
@@ -36,8 +40,11 @@ STEPS = {
             marks(("a", 1, 10), ("b", 2, 20), ("c", 3, 30)), payloads=[b"nine here", b"", bytes(range(40))]
         ),
     ),
-    "dropped": (replace(FULL, dropped_to=2**40 - 1), marks(("a", 1, 10, 5))),
-    "floor": (replace(FULL, epoch=7, floor_number=5), marks(("a", 1, 10, 5), ("b", 2, 20, 6))),
+    "dropped": (replace(FULL, known=replace(FULL.known, dropped_to=2**40 - 1)), marks(("a", 1, 10, 5))),
+    "floor": (
+        replace(FULL, epoch=7, known=replace(FULL.known, floor_number=5)),
+        marks(("a", 1, 10, 5), ("b", 2, 20, 6)),
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup_sdk._marks import Marks, Progress, cut_marks
+from dedup_sdk._marks import Known, Marks, Progress, cut_marks
 from dedup_sdk._store.backup import checkpoint, restore_snapshot, snapshot_store
 from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from dedup_sdk._store.paths import list_partitions
@@ -36,7 +36,7 @@ def test_flushed_and_recent_marks_are_in_it(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "store")
     opened = store.open(IDENTITY, WINDOW)
     opened.flush(progress(5), marks(("flushed", 1, 10), ("again", 2, 20)))
-    last = Progress(low=1, high=9, committed=7, era="5f0c9a", since_ms=3, newest_ms=80)
+    last = Progress(low=1, high=9, committed=7, era="5f0c9a", known=Known(since_ms=3, newest_ms=80))
     opened.append(last, marks(("again", 8, 80)))
     manifest, found = taken(tmp_path / "store", tmp_path / "snapshot")
     store.close()
@@ -44,7 +44,7 @@ def test_flushed_and_recent_marks_are_in_it(tmp_path: Path) -> None:
     assert (manifest.group, manifest.vouched, manifest.window) == ("billing", False, "7d")
     (entry,) = manifest.partitions
     assert (entry.low, entry.high, entry.committed, entry.era) == (1, 9, 7, "5f0c9a")
-    assert (entry.since_ms, entry.newest_ms) == (3, 80)
+    assert (entry.known.since_ms, entry.known.newest_ms) == (3, 80)
     assert read_manifest(tmp_path / "snapshot") == manifest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "store."))] == []
 
@@ -157,30 +157,36 @@ def test_acceptance_numbers_are_kept(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "store")
     window = Window(count=10)
     opened = store.open(IDENTITY, window)
-    opened.append(replace(progress(3), accepted=2, since_number=0), marks(("a", 0, 10, 1), ("b", 2, 30, 2)))
+    opened.append(
+        replace(progress(3), known=replace(progress(3).known, accepted=2, since_number=0)),
+        marks(("a", 0, 10, 1), ("b", 2, 30, 2)),
+    )
     manifest, _ = taken(tmp_path / "store", tmp_path / "snapshot")
     store.close()
     restore_snapshot(tmp_path / "snapshot", tmp_path / "restored")
     again = RocksStore(tmp_path / "restored")
     assert again.open(IDENTITY, window).find(digest("b"), 1).numbers == [2]
     again.close()
-    assert (manifest.partitions[0].accepted, manifest.partitions[0].since_number) == (2, 0)
+    assert (manifest.partitions[0].known.accepted, manifest.partitions[0].known.since_number) == (2, 0)
 
 
 def test_what_left_a_count_window_is_told_to_a_longer_one(tmp_path: Path) -> None:
     """The snapshot says where its numbers begin, and so does the store that is made of it."""
     store = RocksStore(tmp_path / "store")
     opened = store.open(IDENTITY, Window(count=2))
-    opened.append(replace(progress(9), accepted=9, floor_number=7), marks(("a", 7, 10, 8), ("b", 8, 30, 9)))
+    opened.append(
+        replace(progress(9), known=replace(progress(9).known, accepted=9, floor_number=7)),
+        marks(("a", 7, 10, 8), ("b", 8, 30, 9)),
+    )
     manifest, _ = taken(tmp_path / "store", tmp_path / "snapshot")
     store.close()
-    assert manifest.partitions[0].since_number == 7
+    assert manifest.partitions[0].known.since_number == 7
     restore_snapshot(tmp_path / "snapshot", tmp_path / "restored")
     again = RocksStore(tmp_path / "restored")
     loaded = again.open(IDENTITY, Window(count=2)).load()
     again.close()
     assert loaded is not None
-    assert (loaded.progress.floor_number, loaded.progress.since_number) == (7, 7)
+    assert (loaded.progress.known.floor_number, loaded.progress.known.since_number) == (7, 7)
 
 
 def test_nothing_is_left_where_it_cannot_be_made(tmp_path: Path) -> None:

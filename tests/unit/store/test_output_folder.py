@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from dedup_sdk._marks import Known
 from dedup_sdk._store import output_folder
 from dedup_sdk._store.manifest import (
     MANIFEST_NAME,
@@ -154,9 +155,16 @@ def test_a_manifest_of_the_largest_snapshot_may_be_read() -> None:
         filter_bytes=2**53, filter_sha256=digest, payloads=2**53, layer=7,
     )  # fmt: skip
     entry = PartitionManifest(
-        partition=29_999, low=2**53, high=2**53, since_ms=2**53, accepted=2**53, since_number=2**53,
-        newest_ms=2**53, marks=2**53, files=(file,) * 20, committed=2**53, era="e" * 32, epoch=2**31,
-    )  # fmt: skip
+        partition=29_999,
+        low=2**53,
+        high=2**53,
+        known=Known(since_ms=2**53, accepted=2**53, since_number=2**53, newest_ms=2**53),
+        marks=2**53,
+        files=(file,) * 20,
+        committed=2**53,
+        era="e" * 32,
+        epoch=2**31,
+    )
     whole = Manifest(
         cluster="c" * 22, topic="t" * 249, topic_id="i" * 22, id_spec="key", digest="sha256",
         isolation="read_committed", window="30d", group="g", vouched=False, created_ms=2**53,

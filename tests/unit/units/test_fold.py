@@ -75,4 +75,4 @@ def test_a_unit_that_never_ends_does_not_keep_what_comes_after_it_in_memory(
     known = {digest_one(f"i{offset}".encode()) for offset in range(90) if offset not in (0, 3, 70)}
     assert newest_marks(held.store.scan()).keys() == known
     # So much of it is in doubt.
-    assert (held.state.progress.since_ms is None) == (mode == "members")
+    assert (held.state.progress.known.since_ms is None) == (mode == "members")
