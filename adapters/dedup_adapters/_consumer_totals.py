@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import ref
 
+from dedup_adapters._looks import AnyConsumer
 from dedup_sdk import Metric, Metrics
-
-if TYPE_CHECKING:
-    from dedup_adapters._looks import AnyConsumer
 
 GROUP: Final = "group"
 """The label that each metric has before its own."""

@@ -33,14 +33,13 @@ except ImportError as error:  # pragma: no cover (the environment has it)
         "dedup_adapters.faststream needs FastStream: pip install 'dedup-sdk[faststream]'"
     ) from error
 
+from dedup_sdk import LastId, Lookup, MemoryStore, Recovery, RocksStore
 from dedup_sdk.aio import AsyncDedupConsumer
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
     from typing import TypedDict
-
-    from dedup_sdk import LastId, Lookup, MemoryStore, Recovery, RocksStore
 
     class Options(TypedDict, total=False):
         """Arguments of `AsyncDedupConsumer`."""

@@ -25,14 +25,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from dedup_adapters._health_answers import Answer, Answers, answer_of
+from dedup_adapters._looks import AnyConsumer
 from dedup_sdk.errors import ConfigurationError, shown
-
-if TYPE_CHECKING:
-    from dedup_adapters._looks import AnyConsumer
 
 __all__ = ["HealthServer", "asgi_app", "serve", "wsgi_app"]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -25,11 +24,9 @@ except ImportError as error:  # pragma: no cover (the environment has it)
     ) from error
 
 from dedup_adapters._consumer_totals import GROUP, ConsumerTotals, Total
+from dedup_adapters._looks import AnyConsumer
 from dedup_adapters._prometheus_text import PREFIX, help_of
 from dedup_sdk import METRICS, Metric
-
-if TYPE_CHECKING:
-    from dedup_adapters._looks import AnyConsumer
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 

@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import replace
 from itertools import islice, starmap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -19,6 +19,7 @@ from dedup_sdk._masking import counted, shown, shown_location
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import (
+    SnapshotSource,
     find_snapshots,
     newest_first,
     removable_snapshots,
@@ -29,9 +30,6 @@ from dedup_sdk._store.snapshot_source import (
 from dedup_sdk._window import Window, length_text
 from dedup_sdk.errors import ConfigurationError, DedupError, SnapshotError
 from spark_backfill.report_page.wording import size_text
-
-if TYPE_CHECKING:
-    from dedup_sdk._store.snapshot_source import SnapshotSource
 
 SnapshotPlace = Annotated[
     str,

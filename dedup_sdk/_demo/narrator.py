@@ -11,12 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+from dedup_sdk._demo.oracle import Judgement, StoreComparison
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console
-
-    from dedup_sdk._demo.oracle import Judgement, StoreComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,13 @@ from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._demo import DemoError
 from dedup_sdk._demo.flights import ID_HEADER
-from dedup_sdk._marks import select_marks
+from dedup_sdk._marks import Marks, select_marks
 from dedup_sdk._store.fingerprint import fingerprint
 from dedup_sdk._store.manifest import read_manifest
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.read_only import read_partition
 from dedup_sdk._store.snapshot import read_snapshot
+from dedup_sdk._window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from dedup_sdk._marks import Marks
-    from dedup_sdk._window import Window
 
 _TIMEOUT_S = 10.0
 _BATCH_RECORDS = 1_000

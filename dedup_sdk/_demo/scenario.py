@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dedup_sdk._demo import DemoError
 from dedup_sdk._demo.flights import ALL_FLIGHTS, ID_HEADER, RetryingProducer, read_flights
-from dedup_sdk._demo.narrator import DemoResult, failures
+from dedup_sdk._demo.narrator import Chapter, DemoResult, Narrator, failures
 from dedup_sdk._demo.oracle import Judgement, StoreComparison, Topic, compare_stores, judge, read_handled
 from dedup_sdk._demo.workers import Workers
 from dedup_sdk._window import Window
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterator
     from types import FrameType
-
-    from dedup_sdk._demo.narrator import Chapter, Narrator
 
 
 class Rebuilt(NamedTuple):

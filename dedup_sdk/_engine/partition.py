@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import replace
 from operator import attrgetter, is_, itemgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -46,14 +46,12 @@ from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Marks, Progress, join_marks
 from dedup_sdk._masking import shown
 from dedup_sdk._observe import Counters, Observer, VerdictEvent, of_partition
+from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.protocol import Loaded, PartitionStore
 from dedup_sdk._strategy import Terms
 from dedup_sdk._window import Window, length_text
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import Ids
-
-if TYPE_CHECKING:
-    from dedup_sdk._store.manifest import Manifest
 
 G = TypeVar("G", bound=Gate)
 

@@ -21,13 +21,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dedup_sdk._marks import Marks, Progress
 from dedup_sdk._masking import shown, shown_location
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest, write_manifest
 from dedup_sdk._store.paths import PartitionFolder, checked_store_path, new_snapshot
 from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk._store.read_only import ReadOnlyPartition, read_partition
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._store.snapshot import SORTED_SUFFIX, SortedFileWriter
@@ -40,9 +41,6 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
-
-if TYPE_CHECKING:
-    from dedup_sdk._store.rate_limit import RateLimit
 
 ATTEMPTS: Final = 100
 PAUSE_S: Final = 0.02

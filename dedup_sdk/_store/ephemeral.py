@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from dedup_sdk._marks import NO_MARKS, Find, Found, Marks, Progress
+from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity, Loaded, PartitionStore, StoreStats
 from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreError
-
-if TYPE_CHECKING:
-    from dedup_sdk._store.manifest import Manifest
 
 
 class EphemeralStore:

@@ -26,7 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -38,13 +38,11 @@ from dedup_sdk._kafka.client.transactional_producer import (
     TransactionFailedError,
     may_pass,
 )
+from dedup_sdk._kafka.consumer import DedupConsumer
+from dedup_sdk._kafka.deliver.in_hand import InHand
 from dedup_sdk._masking import error_text
+from dedup_sdk._transactions.settings import TransactionSettings
 from dedup_sdk.errors import TransactionError
-
-if TYPE_CHECKING:
-    from dedup_sdk._kafka.consumer import DedupConsumer
-    from dedup_sdk._kafka.deliver.in_hand import InHand
-    from dedup_sdk._transactions.settings import TransactionSettings
 
 logger = logging.getLogger("dedup_sdk")
 

@@ -16,17 +16,15 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dedup_sdk._kafka.consumer import DedupConsumer
+from dedup_sdk._runner.tasks import Coordinates, Task
+from dedup_sdk._transactions.committer import Committer
 from dedup_sdk._transactions.settings import Headers
-from dedup_sdk._transactions.transactions import record_of
+from dedup_sdk._transactions.transactions import TransactionBlock, record_of
 from dedup_sdk.errors import TransactionError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
-
-    from dedup_sdk._kafka.consumer import DedupConsumer
-    from dedup_sdk._runner.tasks import Coordinates, Task
-    from dedup_sdk._transactions.committer import Committer
-    from dedup_sdk._transactions.transactions import TransactionBlock
 
 
 class Output:

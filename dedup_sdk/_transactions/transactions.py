@@ -12,20 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.client_errors import handle_error
-from dedup_sdk._transactions.settings import Headers
+from dedup_sdk._kafka.consumer import DedupConsumer
+from dedup_sdk._kafka.deliver.idle import IdleClock
+from dedup_sdk._kafka.deliver.in_hand import InHand
+from dedup_sdk._transactions.committer import Committer
+from dedup_sdk._transactions.settings import Headers, TransactionSettings
 from dedup_sdk.errors import ConfigurationError, TransactionError
-
-if TYPE_CHECKING:
-    from dedup_sdk._kafka.consumer import DedupConsumer
-    from dedup_sdk._kafka.deliver.idle import IdleClock
-    from dedup_sdk._kafka.deliver.in_hand import InHand
-    from dedup_sdk._transactions.committer import Committer
-    from dedup_sdk._transactions.settings import TransactionSettings
 
 _WAIT_S: Final = 0.2
 

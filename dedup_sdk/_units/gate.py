@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from dedup_sdk._core.flight import Chunk
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._engine.gates import Gate
+from dedup_sdk._engine.partition import Partition
 from dedup_sdk._masking import shown
 from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._units.assembler import CROSSES, UNFINISHED
 from dedup_sdk._units.memory import UnitMemory
-
-if TYPE_CHECKING:
-    from dedup_sdk._engine.partition import Partition
 
 logger = logging.getLogger("dedup_sdk")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal, signal
 from threading import current_thread, main_thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 from weakref import ref
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -29,18 +29,16 @@ from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics
 from dedup_sdk._observe import Counters, Health, PartitionStatus, VerdictEvent
 from dedup_sdk._record import Verdict
+from dedup_sdk._runner.settings import Failures, OnError
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._strategy import Strategy
 from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, EndsBy, MessageBuffer, coordinates_of
 from dedup_sdk.aio._observers import LoopObservers
 from dedup_sdk.aio._owner import CLOSED, Owner
+from dedup_sdk.aio._run import AsyncHandler, Order
 from dedup_sdk.aio._taker import AnyTask, Iteration, Taker, coroutine_function, running_task
-
-if TYPE_CHECKING:
-    from dedup_sdk._runner.settings import Failures, OnError
-    from dedup_sdk.aio._run import AsyncHandler, Order
-    from dedup_sdk.shared._protocol import ClaimStore
-    from dedup_sdk.shared._settings import Shared
+from dedup_sdk.shared._protocol import ClaimStore
+from dedup_sdk.shared._settings import Shared
 
 T = TypeVar("T")
 

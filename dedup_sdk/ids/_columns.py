@@ -27,14 +27,12 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from dedup_sdk._marks import DIGEST_BYTES, Digests
-
-if TYPE_CHECKING:
-    from dedup_sdk._record import Record
+from dedup_sdk._record import Record
 
 Need = Literal["headers", "key", "value", "record"]
 Headers = Sequence[tuple[str, bytes | None]]

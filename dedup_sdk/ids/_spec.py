@@ -31,6 +31,7 @@ from urllib.parse import quote, unquote
 from dedup_sdk._checks import unfit_arguments
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._masking import error_shown, one_line, shown
+from dedup_sdk._record import Record
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids._columns import (
     MAX_ID_BYTES,
@@ -50,7 +51,6 @@ from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix, redriven_dige
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dedup_sdk._record import Record
 
 # --- the parts of a spec: each is a value that reads its columns
 

@@ -10,10 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from dedup_sdk._core.flight import DUPLICATE, UNVERIFIED, Chunk, RecordRef, digest_of
 from dedup_sdk._engine.gates import TakeBack
+from dedup_sdk._engine.partition import Partition
 from dedup_sdk._marks import Marks, cut_digests
 from dedup_sdk._observe import Counters
 from dedup_sdk._window import Window
@@ -24,9 +24,6 @@ from dedup_sdk.shared._leases import Leases
 from dedup_sdk.shared._protocol import Claim, ClaimKind
 from dedup_sdk.shared._scope import scoped_ids
 from dedup_sdk.shared._settings import Shared
-
-if TYPE_CHECKING:
-    from dedup_sdk._engine.partition import Partition
 
 logger = logging.getLogger("dedup_sdk")
 

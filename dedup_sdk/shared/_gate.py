@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dedup_sdk._core.flight import HELD, OFFERED, SINGLE, Chunk, RecordRef
 from dedup_sdk._engine.gates import Gate
+from dedup_sdk._engine.partition import Partition
 from dedup_sdk._marks import Marks
 from dedup_sdk._metrics import Hindrance
 
 if TYPE_CHECKING:
-    from dedup_sdk._engine.partition import Partition
     from dedup_sdk.shared._claims import ClaimGatekeeper
 
 RETRY_S: Final = 0.1

@@ -283,6 +283,25 @@ def test_the_steps_of_a_recovery_know_none_after_them() -> None:
     assert later == []
 
 
+MOST_IMPORTS_FOR_TYPES: Final = 27
+"""A limit that only falls: imports of ours for types alone, without those in the doors of lazily loaded packages."""
+
+
+def test_few_imports_are_for_types_alone() -> None:
+    """Only such an import may be, that would close a cycle, or load a part that most programs never use."""
+    layered = sorted({file for layer in LAYERS.values() for file in sources(layer)})
+    found = [
+        f"{file.relative_to(ROOT)}: {ast.unparse(line)}"
+        for file in layered
+        if file.name != "__init__.py"
+        for block in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for line in block.body
+        if isinstance(line, ast.ImportFrom) and (line.module or "").startswith(OURS)
+    ]
+    assert len(found) <= MOST_IMPORTS_FOR_TYPES, "\n".join(found)
+
+
 def test_the_core_has_no_clock() -> None:
     """No file of the core reads the time: it is given."""
     files = [*sources(LAYERS["core"]), *sources(LAYERS["values"]), *sources(LAYERS["units"])]

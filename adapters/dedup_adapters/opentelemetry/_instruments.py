@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 
 from dedup_adapters._consumer_totals import GROUP, ConsumerTotals, Total
+from dedup_adapters._looks import AnyConsumer
 from dedup_adapters.opentelemetry._names import OF_LABELS, OURS, SCOPE, UNITS
 from dedup_sdk import METRICS, Metric
-
-if TYPE_CHECKING:
-    from dedup_adapters._looks import AnyConsumer
 
 
 class DedupInstruments:

@@ -34,7 +34,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from dedup_adapters._looks import AnyConsumer
 from dedup_adapters.opentelemetry import _names as names
+from dedup_sdk import Verdict
 from dedup_sdk.errors import ConfigurationError, shown
 
 if TYPE_CHECKING:
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from dedup_adapters._looks import AnyConsumer
-    from dedup_sdk import Verdict
 
 _Result = TypeVar("_Result")
 _Headers = Mapping[str, bytes | None]
