@@ -13,7 +13,7 @@ from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import Reset, client_settings
 from dedup_sdk._kafka.recover.session import Session
-from dedup_sdk._kafka.recover.settings import History, Recovery, WithoutCommit
+from dedup_sdk._kafka.recover.settings import HistoryChoice, Recovery, WithoutCommit
 from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.protocol import DIGEST_NAME
@@ -71,7 +71,7 @@ class Machine:
         timeout_s: float | None = None,
         observers: Iterable[Observer] = (),
         without_commit: WithoutCommit = "resume",
-        history: History | None = None,
+        history: HistoryChoice | None = None,
     ) -> None:
         self.cluster, self.listener = cluster, Listener()
         self.memory = MemoryStore() if memory is None else memory

@@ -25,7 +25,7 @@ from dedup_sdk._core.flight import Flight
 from dedup_sdk._core.ranges import Ranges, count_offsets
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import CommitState, Coordinates, commit_at
-from dedup_sdk._kafka.assign.start import Start
+from dedup_sdk._kafka.assign.start import History, Start
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, CompletedAbove, done_part
 from dedup_sdk._marks import Witness
@@ -340,20 +340,21 @@ class Assigned:
         recovered = self.recovered
         return None if recovered is None else recovered.partition
 
-    def history_at_start(self) -> tuple[CommitMetadata, int] | None:
-        """Return the group's history up to the start, and the start, by its commit; None if that tells nothing."""
+    def history_at_start(self) -> History | None:
+        """Return the group's history up to the start by its commit; None if that tells nothing of this log."""
         known = self.known
         if isinstance(known, Asking) or known.start.metadata is None:
             return None
-        return (known.start.metadata, known.start.offset) if known.start.metadata.is_of(known.log) else None
+        told = known.start.metadata
+        return History(told, known.start.offset) if told.is_of(known.log) else None
 
-    def history(self) -> tuple[CommitMetadata, int] | None:
-        """Return the range processed without a gap: its metadata (with ``low``) and the offset after its end."""
+    def history(self) -> History | None:
+        """Return the range processed without a gap by now; before recovery has ended, what the commit says."""
         recovered = self.recovered
         if recovered is None:
             return self.history_at_start()
         high = recovered.partition.flight.high
-        return recovered.metadata(high), high
+        return History(recovered.metadata(high), high)
 
     def acknowledged(self) -> int | None:
         """Return the last offset of the partition that the broker is known to have taken; None without one."""

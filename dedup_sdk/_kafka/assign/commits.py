@@ -180,7 +180,7 @@ class Commits:
             return None
         if assigned.recovers and settle_move(assigned) is None:
             known = assigned.history_at_start()
-            return None if known is None else commit_at(assigned.coordinates, known[1], known[0])
+            return None if known is None else commit_at(assigned.coordinates, known.high, known.told)
         prefix = _completed_prefix(assigned)
         try:
             self.completed([assigned], asynchronous=True)

@@ -44,6 +44,16 @@ class LogChange(NamedTuple):
     """The first completed offset where the log has another record, according to the marks; it differs from there on."""
 
 
+class History(NamedTuple):
+    """The part of the log that the group has completed without a gap, up to ``high``.
+
+    ``told`` is what a commit at ``high`` says of it: where it begins, its era, and what is completed above ``high``.
+    """
+
+    told: CommitMetadata
+    high: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Where a partition starts, and its history according to the group's commit.

@@ -33,7 +33,7 @@ from dedup_sdk._kafka.assign.assignment import (
 )
 from dedup_sdk._kafka.assign.commits import Commits, Coordinates, settle_move
 from dedup_sdk._kafka.assign.health import StatusBoard, hindrances_of
-from dedup_sdk._kafka.assign.start import LogChange, SetBack, Start, Starts, needs_leader, set_back
+from dedup_sdk._kafka.assign.start import History, LogChange, SetBack, Start, Starts, needs_leader, set_back
 from dedup_sdk._kafka.client.client import ANSWER_S, Client
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.client.settings import ClientSettings
@@ -197,7 +197,7 @@ class Session:
         if before is not None and (assigned.recovers or before is assigned.commits.before_move):
             # A move before this one has brought nothing: this one goes from where that one began.
             earlier = parse_metadata(before.metadata, committed=before.offset)
-            known = None if earlier is None else (earlier, before.offset)
+            known = None if earlier is None else History(earlier, before.offset)
         start = Start(offset=offset)
         if known is not None:
             history, high = known
@@ -317,7 +317,7 @@ class Session:
             if partition is not None and partition.has_failed and start is not None:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 
-    def _start_to_reopen(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
+    def _start_to_reopen(self, assigned: Assigned, known: History) -> Start:
         (history, high), recovered = known, assigned.recovered
         # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
         history = replace(history, done=None if recovered is None else recovered.completed_above)

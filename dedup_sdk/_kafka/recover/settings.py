@@ -15,7 +15,7 @@ from dedup_sdk.errors import ConfigurationError
 
 logger = logging.getLogger("dedup_sdk")
 
-History = Literal["none", "assume-processed"]
+HistoryChoice = Literal["none", "assume-processed"]
 WithoutCommit = Literal["resume", "reset"]
 OnFullDisk = Literal["pause", "unverified"]
 
@@ -57,7 +57,7 @@ class Recovery:
     """
 
     snapshot: tuple[str, ...] = field(default=(), repr=False)  # a URL may contain a password
-    history: History | None = None
+    history: HistoryChoice | None = None
     without_commit: WithoutCommit = "resume"
     set_back: SetBack | None = None
     timeout: float | None = None
@@ -69,7 +69,7 @@ class Recovery:
             self,
             *,
             snapshot: SnapshotLocations | None = None,
-            history: History | None = None,
+            history: HistoryChoice | None = None,
             without_commit: WithoutCommit = "resume",
             set_back: SetBack | None = None,
             timeout: float | None = None,
@@ -81,7 +81,7 @@ class Recovery:
         try:
             object.__setattr__(self, "snapshot", snapshot_locations(self.snapshot))
             if self.history is not None:
-                choice("history", self.history, get_args(History))
+                choice("history", self.history, get_args(HistoryChoice))
             choice("without_commit", self.without_commit, get_args(WithoutCommit))
             if self.set_back is not None:
                 choice("set_back", self.set_back, get_args(SetBack))

@@ -207,7 +207,7 @@ class Upkeep:
         known = assigned.history()
         if known is None:
             return False
-        if same_until is None and known[1] <= self._client.log_end(assigned.topic, assigned.partition):
+        if same_until is None and known.high <= self._client.log_end(assigned.topic, assigned.partition):
             return False
         self.session.recover_again(assigned.topic, assigned.partition, same_until)
         return True

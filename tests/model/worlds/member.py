@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dedup_sdk._core.flight import RecordRef
     from dedup_sdk._kafka.client.settings import Reset
     from dedup_sdk._kafka.deliver.write_policy import Durability
-    from dedup_sdk._kafka.recover.settings import History
+    from dedup_sdk._kafka.recover.settings import HistoryChoice
     from tests.model.worlds.world import World
 
 
@@ -54,7 +54,7 @@ class Member:
         self, world: World, broker: Broker, group: str, disk: Disk, *,
         recent_marks: int, durability: Durability, impatient: bool, in_time: bool,
         tell: Callable[[Member, Told], None], reset: Reset = "earliest",
-        history: History = "none",
+        history: HistoryChoice = "none",
     ) -> None:  # fmt: skip
         self.group, self.disk, self.broker = group, disk, broker
         self.durability, self.tell = durability, tell

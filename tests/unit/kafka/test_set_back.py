@@ -13,7 +13,7 @@ from tests.support.machine import LOG, Machine, lived
 from tests.support.one_partition import TOPIC, Cluster, ids_of
 
 if TYPE_CHECKING:
-    from dedup_sdk._kafka.recover.settings import History
+    from dedup_sdk._kafka.recover.settings import HistoryChoice
 
 FRESH, UNVERIFIED = VerdictKind.FRESH, VerdictKind.UNVERIFIED
 
@@ -183,7 +183,7 @@ def test_who_wants_it_otherwise_begins_anew() -> None:
 
 @pytest.mark.parametrize("history", [None, "none", "assume-processed"])
 def test_a_foreign_commit_asks_for_a_choice(
-    history: History | None, caplog: pytest.LogCaptureFixture
+    history: HistoryChoice | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One warning with both ways, and none once the user has chosen."""
     caplog.set_level(logging.INFO, "dedup_sdk")

@@ -13,7 +13,7 @@ from dedup_sdk._kafka.assign.start import Start
 from dedup_sdk._kafka.client.commit_text import CommitMetadata
 from dedup_sdk._kafka.recover import history as steps
 from dedup_sdk._kafka.recover.attempt import Attempt
-from dedup_sdk._kafka.recover.settings import History, Recovery
+from dedup_sdk._kafka.recover.settings import HistoryChoice, Recovery
 from dedup_sdk._marks import Progress
 
 SETTINGS = Recovery()
@@ -57,7 +57,7 @@ def test_what_it_hides_beyond_the_commit_is_told(caplog: pytest.LogCaptureFixtur
     ("history", "told"), [("none", "are delivered as unverified"), ("assume-processed", "count as processed")]
 )
 def test_a_text_of_another_log_and_records_before_it(
-    history: History, told: str, caplog: pytest.LogCaptureFixture
+    history: HistoryChoice, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The line has their fate under the user's setting."""
     start = Start(offset=4, metadata=CommitMetadata(low=0, log="theirs"))
