@@ -58,6 +58,7 @@ def late_rows(ranks: Sequence[Any], last: Any) -> tuple[list[int], list[Any]]:
         try:
             column = np.fromiter(ranks, np.int64, len(ranks))
             newest = np.maximum.accumulate(np.concatenate((np.asarray([last], np.int64), column)))[:-1]
+        # Numbers may have any size: Python compares numbers above 64 bits.
         except OverflowError:
             pass
         else:

@@ -102,6 +102,7 @@ class CountWindow:
     def _give(self, digest: bytes, offset: int) -> None:
         self.given += 1
         self.numbers[digest] = self.given
+        # A later record with this ID may have been accepted meanwhile, and still waits for its number.
         if self.unnumbered.get(digest) == offset:
             del self.unnumbered[digest]
 
@@ -157,9 +158,11 @@ class CountWindow:
         if start is not None:
             most = before - bisect_right(self.pending, start, self._first)
             most += self._behind.get((digest, start), 0)
+            # Perhaps no record in between is accepted: only that the mark lies inside can be certain.
             return most if most < self.size else None
         if self.floor and number <= self.floor:
             return self.size
+        # The pending records may all turn out duplicates (least), or all be accepted (most).
         least = self.given - number
         most = least + before - self._first
         if most < self.size:

@@ -30,6 +30,7 @@ class FallbackIds:
     def complete(self, digest: bytes, mark: Mark) -> None:
         """Note that the watermark passes a completed record."""
         offsets = self.in_flight.get(digest, [])
+        # A record of a replay was never in flight here.
         if mark.offset in offsets:
             offsets.remove(mark.offset)
         if not offsets:

@@ -54,6 +54,7 @@ ENDED: Final = 4
 
 _DELIVERED: Final = frozenset({VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED})
 _DELIVERED_KINDS: Final = (FRESH, UNVERIFIED, UNKEYED)
+# `SINGLE` stays: a record promoted into a queue would end with its old batch, before its delivery.
 _COMPLETE_OFFERED: Final = bytes([DONE, DONE]) + bytes(range(2, 256))
 _LONGEST_TAIL: Final = 1_000
 
@@ -123,6 +124,7 @@ class Chunk:
 
     def append(self, offset: int, timestamp_ms: int, digest: bytes, item: Any) -> int:
         """Add a fresh record, offered with the chunk, behind all others of a tail; return its row."""
+        # Joined for the rows before: `take_whole` would write marks of which one lacks its digest.
         self.joined = None
         self._added_ms.append(timestamp_ms)
         cast("list[bytes | None]", self.digests).append(digest)
@@ -263,6 +265,7 @@ class Chunk:
             self.open -= len(rows)
         hits = rows.tolist()
         self.seen.update(zip(hits, zip(seen.tolist(), seen_ms.tolist(), strict=True), strict=True))
+        # A reason is a doubt for want of coverage; a mark that was found ends the doubt.
         for row in hits if self.reasons else ():
             self.reasons.pop(row, None)
 
@@ -283,6 +286,7 @@ class Chunk:
 
     def first_open(self) -> int:
         """Return the offset of the first record that is not completed; there must be one."""
+        # `DONE` is 0, so that stripping zeros finds the first other state without a loop in Python.
         return self.offsets[len(self.states) - len(self.states.lstrip(b"\0"))]
 
     def unsaved(self) -> Rows:
@@ -298,6 +302,7 @@ class Chunk:
         """Return some rows (ascending) that lie at or above ``high`` as half-open offset ranges, ascending."""
         if not len(rows) or self.offsets[rows[-1]] < high:
             return []
+        # Neighbours by row, not by offset: a hole of the log between two completed records is no gap.
         breaks = np.flatnonzero(np.diff(rows) != 1)
         firsts = rows[np.concatenate(([0], breaks + 1))].tolist()
         lasts = rows[np.concatenate((breaks, [len(rows) - 1]))].tolist()
@@ -551,6 +556,7 @@ class Flight:
 
     def witness(self) -> Witness | None:
         """Return the last completed record, as the progress describes it."""
+        # Taken once: the reference would keep a chunk, with its messages, that the flight has dropped.
         last, self._last_passed = self._last_passed, None
         for chunk in () if self.in_order else reversed(self.chunks):
             row = chunk.states.rfind(DONE)
@@ -636,6 +642,7 @@ class Flight:
         """
         reported = lie_inside(self.reported_ranges, chunk.column)
         position = chunk.offsets[-1] + 1
+        # A reported offset below the position that has not come is a hole, and nobody waits for a hole.
         self.reported_ranges = from_offset(self.reported_ranges, position)
         rows = [row for row in np.flatnonzero(reported).tolist() if chunk.states[row] != DONE]
         self._reported_open.update(chunk.offsets[row] for row in rows)
@@ -666,6 +673,7 @@ class Flight:
         if self.restored:
             for row in np.flatnonzero(lie_inside(self.restored, chunk.column)).tolist():
                 chunk.finish(row, REDELIVERED)
+                # Else the memory would judge the record once more: by its own mark, as fresh.
                 chunk.leave_no_mark([row])
 
     def take_in(self, chunk: Chunk, *, shows_duplicates: bool = False) -> None:
@@ -683,6 +691,7 @@ class Flight:
         self.shows_duplicates = self.shows_duplicates or shows_duplicates
         self.chunks.append(chunk)
         self._firsts.append(chunk.offsets[0])
+        # Chunks ascend: a record that comes alone now lies above this chunk, and not in a chunk before.
         self._tail = None
 
     def take_in_one(self, offset: int, timestamp_ms: int, digest: bytes, item: Any) -> RecordRef:
@@ -766,6 +775,7 @@ class Flight:
         high = chunks[finished].first_open() if finished < len(chunks) else self.position
         if self._bound is not None:
             high = max(self.high, self._bound(high))
+            # The bound may lie inside a completed chunk, which stays until the bound has passed its last row.
             finished = sum(chunk.offsets[-1] < high for chunk in chunks[:finished])
         if self._passing is not None:
             self._passing(chunks[: finished + 1], high)
@@ -791,6 +801,7 @@ class Flight:
         # Nobody says in which leader epoch the last of these was written.
         self.epoch = None
         self.restored = tuple(r for r in self.restored if r[1] > self.high)
+        # No record will come to move the watermark over a restored range that begins at the position.
         while self.restored and self.restored[0][0] <= self.high == self.position:
             self.high = self.position = max(self.high, self.restored[0][1])
             self.restored = self.restored[1:]

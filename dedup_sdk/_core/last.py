@@ -139,6 +139,7 @@ class LastMemory:
         chunk.judge_unkeyed(missing, discard=discard)
         # Asked before anything changes: an order of the user's may raise.
         compared = Compared(self.rule.order, self.keys.ids_of(keys_of(chunk)))
+        # If the look-up after this one raises, the sources found here stay: the store says the same of each.
         self.sources.find(chunk, find)
         if self._fallback is not None:
             self._look_others_up(chunk, find)
@@ -254,6 +255,7 @@ class LastMemory:
     def _pass(self, chunks: list[Chunk], high: int) -> None:
         """Fold the records that the watermark passes into their sources."""
         for chunk in chunks:
+            # `high` is still the old watermark: the flight calls this before the move.
             start, end = bisect_left(chunk.offsets, self.flight.high), bisect_left(chunk.offsets, high)
             if start < end:
                 self.reach.note_completed(int(chunk.timestamps[start:end].max()))
@@ -265,6 +267,7 @@ class LastMemory:
         notes = notes_of(chunk)
         if not notes.others:
             return
+        # Not the chunk's timestamps, which records from the future lack: a mark has its record's own time.
         timestamps = notes.sighted[start:end].tolist()
         for digest, offset, timestamp_ms in zip(
             notes.others[start:end], chunk.offsets[start:end], timestamps, strict=True

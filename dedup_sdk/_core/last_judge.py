@@ -129,6 +129,7 @@ class LastJudge:
     def judge_rows(self, chunk: Chunk, compared: Compared, rows: Sequence[int]) -> None:
         """Judge one record after the other, ascending; nearly all are new, which takes the shortest way."""
         notes, timestamps = notes_of(chunk), _of_rows(chunk.timestamps.tolist(), rows)
+        # The window of the oldest record reaches back farthest.
         covered = self._reach.covers(min(timestamps))
         if compared.numbers is not None:
             self._judge_numbers(chunk, compared, compared.numbers, rows, timestamps, covered=covered)
@@ -153,6 +154,7 @@ class LastJudge:
             ):
                 source.begin()
                 status = ahead.seen.take(candidate)
+                # Any other status has left `ahead` as it was, so that `_judge` may begin from there.
                 if status <= IdStatus.SEEN:
                     if status is IdStatus.SEEN:
                         # Not in flight, so that one was completed.
@@ -320,6 +322,7 @@ class LastJudge:
 
     def _repeated(self, leader: int | None, offset: int, timestamp_ms: int, window: Window) -> int | None:
         """Return the offset of a record above the watermark if it comes before this one, inside a window."""
+        # A record that waited is judged again when later ones have come, which decide nothing of it.
         place = None if leader is None or leader >= offset else self._flight.place(leader)
         if place is None or not window.holds(timestamp_ms - int(notes_of(place.chunk).sighted[place.row]), 0):
             return None

@@ -188,6 +188,7 @@ class LookupMemory:
             return
         stored = _as_marks(found)
         if self.count_window is not None:
+            # One by one: with each accepted record the marks before it are one number farther away.
             left: Iterable[int] = range(len(offsets))
         else:
             left = self._meet_columns(chunk, known, met, stored)
@@ -207,6 +208,7 @@ class LookupMemory:
             or self.count_window is not None
             or reach.since_ms == NOTHING_KNOWN
             or find(digest, 1).indexes
+            # Last, because the call enters the ID: a refusal after that would leave an ID without record.
             or self.recent.find_or_enter(digest, offset, timestamp_ms) >= 0
         ):
             return None
@@ -221,6 +223,7 @@ class LookupMemory:
         """Judge at once the records whose ID has one completed mark and nothing in flight; return the others."""
         indexes, entries = met
         seen, seen_ms = self.recent.marks_at(entries)
+        # Above the watermark a mark may be of a record in flight, which decides only when it has ended.
         plain = seen < self.flight.high
         waiting, left = self.flight.waiting, list[int]()
         if stored or waiting or len(set(entries.tolist())) < len(entries):
@@ -237,6 +240,7 @@ class LookupMemory:
         alone = np.array(sorted(stored.keys() - {*indexes.tolist()}), np.intp)
         if len(alone):
             marks = np.array([stored[index] for index in alone.tolist()], np.int64)
+            # Sightings of another partition go the slow way: only `decide` compares a record with their cut.
             hits, _ = self._judge_duplicates(
                 chunk, asked.rows_of(alone), marks[:, 0], marks[:, 1], marks[:, 0] >= 0
             )
@@ -287,6 +291,7 @@ class LookupMemory:
         if self.count_window is not None:
             self.count_window.consider(chunk.offsets[row])
         digest = digest_of(chunk, row)
+        # Behind records that wait with the same ID, so that copies are judged in the order of the log.
         if digest not in self.flight.waiting and self.settle_one(chunk, row, stored):
             return
         if self.flight.shows_duplicates:
@@ -317,10 +322,12 @@ class LookupMemory:
         if not certain:
             return False
         kind = decide(
+            # An empty range: whether the record itself was completed before is decided already.
             offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self.window,
             covered=self.reach.covers(timestamp_ms),
         )  # fmt: skip
         if kind is VerdictKind.DUPLICATE and mark is not None:
+            # A sighting of another partition has no offset to show here.
             chunk.judge(row, DUPLICATE, seen=(max(mark.offset, -1), mark.timestamp_ms))
             self._repeat(chunk, row, stored)
             return True
@@ -437,6 +444,7 @@ class LookupMemory:
         """Call records completed, as in `complete`; return the IDs on whose end something may depend."""
         if rows is None:
             chunk.finish_offered()
+            # Whichever are fewer: the IDs on which something waits, or the IDs of the chunk.
             waiting: list[Any] = [*self.flight.waiting, *self.recent.behind, *self.recent.older_in_flight]
             return waiting if len(waiting) < len(chunk.offsets) else chunk.digests
         return [chunk.digests[row] for row in chunk.finish_open(rows)]
@@ -599,6 +607,7 @@ class LookupMemory:
                 except BaseException:
                     self.put_back(marks)
                     raise
+                # Else a look-up would find the store's older mark, whose timestamp may be later.
                 live[aged[hidden]] = True
                 reach.forgot_before(horizon)
                 gone = marks.offsets[~live]

@@ -81,6 +81,7 @@ def plan_start(
         return replace(plan, progress=replace(plan.progress, committed=None))
     if stored is None:
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
+    # Any tool may have set this commit, but the records that the store has below were completed all the same.
     if not vouched and same_rule and stored.begun and low == committed <= stored.high:
         low, complete = stored.low, stored.known.is_complete
     if era != stored.era:
@@ -103,6 +104,7 @@ def plan_start(
         high, beginning = max(high, low), "jumped"
         stored = replace(
             stored, low=low, done=from_offset(stored.done, low),
+            # Only if the jump left records out: else the marks still reach to the new low without a gap.
             known=stored.known.nothing_before() if low > stored.high else stored.known,
         )  # fmt: skip
     if beginning == "resumed" and committed > high:

@@ -109,6 +109,7 @@ class RecentMarks:
     def begin(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
         """Put an ID in flight in front of the mark that it has."""
         mark = self.get(digest)
+        # `find_or_add` may have entered this very record: then no older mark is there to keep.
         if mark is not None and mark.offset != offset:
             self.behind[digest] = mark
         self.put(digest, offset, timestamp_ms)
@@ -146,6 +147,8 @@ class RecentMarks:
             self._offsets[entry] = _DROPPED
             self._dropped += 1
             if self._overflow.pop(digest, None) is None:
+                # Not 0: a batch takes the number of used slots for the place of the next one.
+                # Free slots name entry 0, too: only the tag tells the slot of the first entry apart.
                 bucket = self._buckets[_FIRST_WORD.unpack(digest)[0] >> self._shift]
                 bucket[:_SLOTS][(bucket[_SLOTS:] == entry) & (bucket[:_SLOTS] != 0)] = _GONE
             if self._dropped > max(_MOST_DROPPED, len(self)):
@@ -168,6 +171,7 @@ class RecentMarks:
         buckets = _indexes(first >> np.uint64(self._shift))
         tags = first.astype(np.uint32) | np.uint32(1)
         copied = self._copy_of(buckets)
+        # An ID in the overflow is not found here. Its bucket is full, so that the ID is among the late ones.
         existing = self._find_all(cells, tags, copied)
         rows = np.arange(count)
         if len(existing.indexes):
@@ -225,6 +229,7 @@ class RecentMarks:
         marks, in_flight = self._marks(entries[~are_in_flight]), entries[are_in_flight]
         taken, offsets = copy(self), self._offsets
         self._keep(in_flight)
+        # In the old table, which the flush searches, IDs in flight are no marks. `_keep` still needed them.
         offsets[in_flight] = _DROPPED
         # The records that a mark covers are older than it, whether they are completed or not.
         self.older_in_flight = {
@@ -271,6 +276,7 @@ class RecentMarks:
         buckets = _indexes(first >> np.uint64(self._shift))
         copied = self._copy_of(buckets)
         existing = self._find_all(cells, first.astype(np.uint32) | np.uint32(1), copied)
+        # Slots fill from the left: only a bucket whose last slot is taken can have entries in the overflow.
         full = (copied[:, _SLOTS - 1] != 0).nonzero()[0]
         others = (
             [row for row in full.tolist() if cells[row].tobytes() in self._overflow] if self._overflow else []
@@ -302,6 +308,7 @@ class RecentMarks:
         # One bucket, without room for any entry.
         self._shift = _WORD_BITS
         self._buckets = np.zeros((1, _ROW), np.uint32)
+        # Look-ups of one ID read single words, and an item of a memoryview costs a quarter of numpy's.
         self._flat = self._buckets.ravel().data
         self._overflow: dict[bytes, int] = {}
         if expected:
@@ -399,6 +406,7 @@ class RecentMarks:
             late = sorted(late + rows[~won].tolist())
             rows, places = rows[won], places[won]
         start, end = self._count, self._count + len(rows)
+        # In the default mode numpy would write to a copy first.
         cells.take(rows, out=self._cells[start:end], mode="clip")
         offsets.take(rows, out=self._offsets[start:end], mode="clip")
         timestamps.take(rows, out=self._timestamps[start:end], mode="clip")
@@ -413,6 +421,7 @@ class RecentMarks:
         if needed > len(self._offsets):
             count, room = self._count, max(needed, 2 * len(self._offsets), _MEAN_USED << _FEWEST_BITS)
             digests, offsets, timestamps = self._digests, self._offsets, self._timestamps
+            # Another one: while numpy has a view of a bytearray, Python does not let it grow.
             self._digests = bytearray(DIGEST_BYTES * room)
             self._digests[: DIGEST_BYTES * count] = digests[: DIGEST_BYTES * count]
             self._cells = np.frombuffer(self._digests, _DIGEST)

@@ -261,6 +261,7 @@ class DenseSeen(Seen):
                 self.bits |= 1 << below
                 self._count(1)
             else:
+                # There is no bit so far below: from now on nobody can tell which IDs were completed there.
                 self.forgot = True
         return status
 
@@ -291,6 +292,7 @@ class DenseSeen(Seen):
         start = bisect_left(ranks, last - self.depth)
         self._move(last - self._last_rank)
         self._last_id, self._last_rank = ids[-1], last
+        # A run longer than the depth forgets IDs of its own, which no bit ever showed.
         self.forgot = self.forgot or start > 0
         first = ranks[start]
         if last - first == len(ranks) - 1 - start:
@@ -377,6 +379,7 @@ class SparseSeen(Seen):
         if status is IdStatus.NEWER or status is IdStatus.UNSEEN:
             rank: Any = None if candidate.place is None else candidate.place.rank
             at = len(self.ranks) if status is IdStatus.NEWER else bisect_left(self.ranks, rank)
+            # Inserted, the ID would be the first to be forgotten: such an ID adds nothing to `known`.
             if at == 0 and len(self.ranks) > self.depth:
                 self.forgot = True
                 return status
@@ -468,6 +471,7 @@ class PartialSeen(Seen):
     def status(self, candidate: Candidate) -> IdStatus:
         """Say how an ID stands to those remembered."""
         id_bytes = candidate.id_bytes
+        # `ids` has the IDs that came last: the newest one may have come long before, and be forgotten there.
         if id_bytes in self.ids or id_bytes == self._last_id:
             return IdStatus.SEEN
         comparison = self._order.compare(self._last_id, id_bytes)

@@ -183,6 +183,7 @@ class SourceKeys:
         """
         source, front = redriven_digest(key[:DIGEST_BYTES], header), self._front
         other = key[DIGEST_BYTES:front]
+        # Zeros stand for `none`, and stay: a digest of zeros would be one ID of all records without one.
         if other and other != _NO_OTHER:
             other = _turned(redriven_digest(_turned(other), header))
         return source + other + key[front:]

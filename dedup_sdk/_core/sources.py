@@ -93,6 +93,7 @@ class ActiveSource:
     def begin(self) -> None:
         """Begin a record that is in flight: from here on ``ahead`` changes, and the base stays as it is."""
         if self.is_complete:
+            # Before `ahead` changes in place: the store must get the base, which nobody can tell afterwards.
             if self._payload is None and self.ahead is not None:
                 self.saved()
             self._base = None
@@ -281,6 +282,7 @@ class Run:
         if count:
             self._ahead.seen.take_run(ids, ranks)
         self._ahead.pass_by(self._chunk.offsets[end - 1], int(self._chunk.timestamps[start:end].max()))
+        # The late records, too: this count is compared with all records that the watermark passes.
         self._source.pending += end - start
 
     def skip_to(self, row: int) -> None:
@@ -437,6 +439,7 @@ class Sources:
     def _take_over(self, chunk: Chunk, compared: Compared, notes: LastNotes) -> None:
         ahead = None if notes.source is None else notes.source.ahead
         ranks = None
+        # A store ahead of the commit has folded some of these records already: row by row, these are skipped.
         if ahead is not None and chunk.offsets and ahead.offset < chunk.offsets[0] and not chunk.unmarked:
             is_alive = self.is_alive_throughout(ahead, chunk.timestamps)
             ranks = compared.ranks(ahead.seen.origin) if is_alive else None
@@ -461,6 +464,7 @@ class Sources:
 
     def is_alive_throughout(self, state: SourceState, timestamps: Int64s) -> bool:
         """Whether a source is remembered and covered at all these timestamps, each seen from the one before."""
+        # Where timestamps run backwards, or are missing, the step is too long: then the slow way decides.
         longest_ms = int(np.diff(timestamps, prepend=state.timestamp_ms).max())
         return self.rule.window.holds(longest_ms, 0) and self._reach.covers(int(timestamps.min()))
 

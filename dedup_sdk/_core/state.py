@@ -135,5 +135,6 @@ class PartitionState:
             self.memory.reach.note_completed(int(timestamps.max()))
         self.flight.pass_to(end, last)
         marks = self.memory.folded(chunk)
+        # The step has the whole progress: the next one need not repeat the move.
         self.flight.take_moved()
         return JournalStep(self.progress, marks)

@@ -131,6 +131,19 @@ def test_dropped_entries_take_no_room_for_ever() -> None:
     assert table.room < 20_000
 
 
+def test_a_dropped_entry_gives_no_slot_to_a_batch() -> None:
+    """Batches count the used slots of a bucket to find the next one: a free slot in between would cost another ID."""
+    table = RecentMarks()
+    first, second = ([uniform(number) for number in range(at, at + 150)] for at in (0, 150))
+    enter(table, first, 0)
+    for offset in range(0, 150, 3):
+        table.drop(first[offset], offset)
+    enter(table, second, 150)
+    expected = [None if offset % 3 == 0 and offset < 150 else offset for offset in range(300)]
+    marks = map(table.get, [*first, *second])
+    assert [None if mark is None else mark.offset for mark in marks] == expected
+
+
 @settings(deadline=None)
 @given(
     st.sampled_from([uniform, alike, close]),
