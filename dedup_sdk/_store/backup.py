@@ -64,6 +64,7 @@ def checkpoint(database: Path, folder: Path) -> None:
             if _copy_files(database, folder):
                 return
         except FileNotFoundError:
+            # The owner may delete a file between listing and copying. Without CURRENT there is no database.
             if not (database / _CURRENT).exists():
                 raise
         shutil.rmtree(folder)
@@ -93,6 +94,7 @@ def _manifest_and_logs(database: Path) -> tuple[str, int, list[str]]:
             f"store {database} is damaged: {_CURRENT} names {shown(current[:80])}, which is not a MANIFEST; "
             "rebuild it from a snapshot or the topic"
         )
+    # By number: above 999,999 the names are longer.
     logs = sorted((path.name for path in database.glob("*.log")), key=lambda name: (len(name), name))
     name = current.decode()
     return name, (database / name).stat().st_size, logs
@@ -161,6 +163,7 @@ def _partition(
             "check free space and permissions"
         ) from None
     with read_partition(copy) as opened:
+        # A history that has not begun has no `low`: a snapshot would claim an empty one.
         if opened.progress is None or not opened.progress.begun:
             return None
         target.mkdir(mode=0o700)
@@ -176,6 +179,7 @@ def _write_partition(opened: ReadOnlyPartition, progress: Progress, target: Path
         partition=opened.identity.partition,
         low=progress.low,
         high=progress.high,
+        # IDs below the floor stay out in a larger window, too. None stays None: all numbers are known.
         known=replace(known, since_number=since_number or known.since_number, dropped_to=0, floor_number=0),
         marks=sum(file.marks for file in files),
         files=files,
@@ -239,6 +243,7 @@ def _restore(
         raise StoreError(f"{store} is not empty; restore into a new folder, and set store= to it")
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the store: across disks there is no rename, but a copy that may stop half way.
         partial = Path(mkdtemp(prefix=f"{store.name}.partial-", dir=store.parent))
     except OSError as error:
         raise StoreError(
@@ -308,6 +313,7 @@ def _install(
     progress = Progress(
         low=entry.low,
         high=entry.high,
+        # Who vouches knows the history, and not how far this group has committed.
         committed=None if manifest.vouched else entry.committed,
         era=entry.era,
         known=replace(

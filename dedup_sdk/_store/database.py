@@ -144,6 +144,7 @@ def refuse_last_files(folder: Path) -> None:
         if error.errno != errno.EMFILE:
             # Not every container has /dev/fd; then RocksDB finds out.
             return
+        # Not even the folder could be opened: no file is left.
         count = limit
     if count + _OPENING_FILES > limit - limit // _SPARE_DIVISOR:
         raise StoreUnavailableError(
@@ -270,6 +271,7 @@ class PageCache:
         always of the same length. Pages of an owner never change. Exceptions of ``read`` pass through.
         """
         names = [owner + key for key in keys]
+        # Without the lock: each `get` is atomic, and a page that is dropped meanwhile is still the right one.
         pages = list(map(self._pages.get, names))
         missing = [at for at, page in enumerate(pages) if page is None]
         if missing:
@@ -306,6 +308,7 @@ _CACHES: Final[WeakValueDictionary[int, SharedMemory]] = WeakValueDictionary()
 
 @functools.cache
 def _buffers() -> WriteBufferManager:
+    # A stall stops a write, and `write()` holds the interpreter's lock: the whole process would stop.
     return WriteBufferManager(WRITE_BUFFERS_BYTES, allow_stall=False)
 
 
@@ -331,15 +334,20 @@ def database_options(memory: SharedMemory | None, open_files: int = MIN_OPEN_FIL
     options.set_max_background_jobs(2)
     # A dropped generation has files of hundreds of megabytes: a background thread deletes them.
     options.set_avoid_unnecessary_blocking_io(True)
+    # Each open reads the whole log, and each snapshot of a running store copies the log.
     options.set_max_total_wal_size(WAL_BYTES)
     # An incomplete record at the end of the log loses that whole step: never a part of it, never an earlier one.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    # RocksDB would keep a thousand files of its own messages in each partition.
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(2**20)
+    # Each partition would wake up every ten minutes to write figures that nobody reads.
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
+    # The default reserves 4 MiB of disk for each partition.
     options.set_manifest_preallocation_size(2**16)
     options.set_max_manifest_file_size(2**22)
+    # Else each open reads properties of the files, which only help to choose merges.
     options.set_skip_stats_update_on_db_open(True)
     if memory is not None:
         options.set_write_buffer_manager(memory.buffers)
@@ -361,6 +369,8 @@ def generation_options(memory: SharedMemory | None) -> Options:
     options.set_compression_options(-14, 1, 0, 0)
     options.set_compaction_style(DBCompactionStyle.universal())
     options.set_level_zero_file_num_compaction_trigger(GROWING_RUNS)
+    # Each flush adds a file here. At RocksDB's own limits, 20 and 36, a merge that is late would slow down
+    # all writes of the database, to the journal as well.
     options.set_level_zero_slowdown_writes_trigger(64)
     options.set_level_zero_stop_writes_trigger(128)
     return options
@@ -535,6 +545,7 @@ def _refuse_reused_logs(folder: Path) -> None:
             # The store is not locked yet: another owner may delete logs that it no longer needs.
             continue
         while at + _RECORD.size <= len(data):
+            # A header never crosses a block: zeros fill the rest.
             left = _LOG_BLOCK_BYTES - at % _LOG_BLOCK_BYTES
             if left < _RECORD.size:
                 at += left
@@ -546,6 +557,7 @@ def _refuse_reused_logs(folder: Path) -> None:
                     "move it away and rebuild it"
                 )
                 raise StoreCorruptError(message)
+            # Zeros: space that was reserved, and never written.
             if not length and not kind:
                 break
             at += _RECORD.size + length
@@ -636,6 +648,7 @@ def last_key(family: Rdict) -> bytes | None:
 
 def families_with_bloom(folder: Path) -> set[str]:
     """Return the column families with a Bloom filter, by the options file of the last open."""
+    # The last open wrote the highest number; files of earlier opens may be left.
     for written in sorted(folder.glob("OPTIONS-*"), reverse=True):
         # RocksDB deletes older ones in the background.
         with suppress(FileNotFoundError):
@@ -723,7 +736,9 @@ def scan_generations(
     """
     size = sum(value_bytes(family) for family, _ in generations)
     slices = min(max(1, (marks + more.count) // PART_MARKS, size // PART_BYTES), 2**16)
+    # Digests are uniform, so that equal ranges of ranks have about equally many marks.
     bounds = [*(index * 2**32 // slices for index in range(1, slices)), None]
+    # Cut first, then the newest: of an ID with a mark above the cut, the older mark below counts.
     later = newest_per_digest(_below(more, below))
     ranks = digest_ranks(later.digests)
     readers = [_ExtentReader(family, number) for family, count in generations for number in range(count)]
@@ -748,6 +763,7 @@ def find_in_generation(generation: StoredGeneration, digest: bytes) -> list[Foun
         cursor = generation.family.iter()
         cursor.seek_for_prev(page_key(number, rank_of(digest)))
         cursor.status()
+        # Below all pages of this extent, the one before is of another extent.
         if cursor.valid() and cast("bytes", cursor.key()) >= page_key(number, 0):
             mark = find_in_page(cast("bytes", cursor.value()), digest)
             found += [] if mark is None else [mark]

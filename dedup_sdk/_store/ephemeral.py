@@ -34,6 +34,7 @@ class EphemeralStore:
 
     def append(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.append`."""
+        # The disk first: after a refusal nothing has changed, and the caller writes the step again.
         self._durable.append(_without_marks(progress), NO_MARKS)
         self._marks.append(progress, marks)
 
@@ -43,6 +44,7 @@ class EphemeralStore:
 
     def flush(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.flush`."""
+        # The disk first, as above.
         self._durable.flush(_without_marks(progress), NO_MARKS)
         self._marks.flush(progress, marks)
 

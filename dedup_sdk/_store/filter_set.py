@@ -126,6 +126,7 @@ class Filter:
         if not words.count:
             return
         blocks = (words.ranks.astype(np.uint64) * self._blocks) >> _RANK_BITS
+        # Digests of one block are joined first: of equal indexes, numpy's `|=` carries out only the last.
         starts = np.flatnonzero(np.concatenate(([True], blocks[1:] != blocks[:-1])))
         bits = np.bitwise_or.reduceat(PATTERNS[words.patterns & (_PATTERNS - 1)], starts)
         self._table[blocks[starts].astype(np.intp)] |= bits
@@ -186,6 +187,7 @@ def fill_extent(table: Uint64s, words: FilterWords) -> None:
     if not len(words.ranks):
         return
     places = (words.ranks.astype(np.uint64) * np.uint64(len(table))) >> _RANK_BITS
+    # Joined first, as in `Filter.add`.
     starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
     bits = _bits(words.ranks, words.patterns.astype(np.uint32))
     table[places[starts].astype(np.intp)] |= np.bitwise_or.reduceat(bits, starts)
@@ -279,6 +281,7 @@ class _GrowingArray:
 
     def keep(self, parts: Iterable[slice]) -> None:
         """Remove all other values; ``parts`` ascend."""
+        # The values move: a larger array that was begun has others, and is filled anew.
         self._copied = to = 0
         for part in parts:
             start = part.start
@@ -364,6 +367,7 @@ class ExtentFilters:
         wanted = np.frombuffer(digests, _DIGEST)[positions]
         words = wanted.view(_RANKS).astype(np.uint32).reshape(-1, DIGEST_BYTES // _RANKS.itemsize)
         found: list[Candidates] = []
+        # In parts: each operation makes a table of all extents by so many digests.
         for start in range(0, len(words), _BATCH_DIGESTS):
             some = words[start : start + _BATCH_DIGESTS]
             bits = _bits(some[:, 0], some[:, -1] & _PATTERN_MASK)
@@ -388,6 +392,7 @@ class ExtentFilters:
                     found.append(
                         Candidates(generation, asked[first:last], candidates[first:last], keys[first:last])
                     )
+        # The youngest first, also among the parts of one generation, which nobody sorts later.
         return found[::-1]
 
     def _parts(self, wanted: Callable[[Extent], bool], size_of: Callable[[Extent], int]) -> list[slice]:
@@ -518,6 +523,7 @@ def read_image(path: Path, content: bytes) -> list[SegmentImage]:
         if len(head) < _HEAD.size or not head.startswith(_MAGIC):
             raise _corrupt_image(path, "is not a filter image of this version")
         _, checksum, length = _HEAD.unpack(head)
+        # Before the checksum is known to be right: a damaged length must not make us read gigabytes.
         if length > min(_MAX_HEADING_BYTES, size):
             raise _corrupt_image(path, "is truncated")
         heading = file.read(length)
@@ -583,6 +589,7 @@ def write_words(path: Path, start: int, blocks: Sequence[bytes]) -> int:
         file.seek(start)
         file.writelines(blocks)
         file.flush()
+        # Before a state names the words: else a power cut could leave a state whose words are gone.
         os.fsync(file.fileno())
     return start + sum(map(len, blocks))
 
@@ -648,6 +655,7 @@ class FilterSet:
     def fold(self, old: int, new: int, words: ExtentWords) -> None:
         """Replace generation ``old`` by ``new``: the same digests in one extent, with its words already written."""
         self._delete_image()
+        # Before the old extents go: afterwards nobody knows which filters had their digests.
         holders = self._holders(old)
         self._retain(lambda known: known.generation != old)
         extent = Extent(new, 0, self.path(new).stat().st_size, words.count, 0, words.pages)
@@ -748,6 +756,7 @@ class FilterSet:
                 )
                 raise StoreCorruptError(message)
         self._segments = [
+            # Copied: a view would keep the whole image in memory, also when this filter is replaced.
             _Segment(Filter(image.capacity, image.table.copy(), image.count), list(image.extents))
             for image in images
         ]
@@ -781,6 +790,7 @@ class FilterSet:
 
     def _add(self, extent: Extent, words: ExtentWords) -> None:
         last = self._segments[-1].filter if self._segments else None
+        # Words that were prepared for a filter that was replaced since are in no filter now.
         if not any(known is words and held is last for known, held in self._prepared):
             for _ in self.prepare(words):
                 pass
@@ -814,6 +824,7 @@ class FilterSet:
             self._segments.append(_Segment(Filter(_capacity(max(more, self._expected)))))
             self._expected = 0
         elif last.filter.count + more > last.filter.capacity:
+            # For the extents that are left: `count` still has dropped ones, whose bits go with this filter.
             larger, read = Filter(_capacity(last.marks + more)), list[Extent]()
             try:
                 # Extents may come between the steps, also one that is equal to another one that went.
@@ -827,6 +838,7 @@ class FilterSet:
                 # that needs them.
                 self._segments.append(_Segment(Filter(_capacity(more))))
             else:
+                # Only with all words in: until then the smaller filter answers.
                 last.filter = larger
 
     def _words(self, extent: Extent) -> Iterator[FilterWords]:

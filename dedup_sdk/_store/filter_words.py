@@ -134,6 +134,7 @@ def iter_words(source: BinaryIO, size: int) -> Iterator[FilterWords]:
         lower = np.frombuffer(columns, dtype=_HALF_TYPE, count=count)
         ranks = (np.cumsum(_steps(columns[steps_at:], count, at), dtype=np.uint32) << _HALF_BITS) | lower
         pages = np.frombuffer(columns, dtype=_RANK_TYPE, count=page_count, offset=WORD_BYTES * count)
+        # A rank has one page: a second one would never be read, and its marks never be found.
         if (ranks[1:] < ranks[:-1]).any() or (pages[1:] <= pages[:-1]).any():
             raise _corrupt(at, "the block is not sorted")
         patterns = np.frombuffer(columns, dtype=_HALF_TYPE, count=count, offset=_HALF_TYPE.itemsize * count)

@@ -40,6 +40,7 @@ def fingerprint(pages: Iterable[Marks]) -> str:
         for start in range(0, page.count, _CACHED_MARKS):
             words = _words(cut_marks(page, start, min(start + _CACHED_MARKS, page.count)))
             total += int(words.sum(dtype=np.uint64))
+            # A second sum, because two changes that cancel each other out in one do not in the other.
             total_mixed += int(_mixed(words).sum(dtype=np.uint64))
     return f"{total & _MASK:016x}{total_mixed & _MASK:016x}"
 
@@ -63,6 +64,7 @@ def _words(marks: Marks) -> Uint64s:
         words ^= column
         words = _mixed(words)
     if marks.bear_payloads and marks.payloads is not None:
+        # A mark without a payload counts as in a store where no mark has one.
         bearing = [index for index, payload in enumerate(marks.payloads) if payload]
         folded = np.array([payload_word(marks.payloads[index]) for index in bearing], np.uint64)
         words[bearing] = _mixed(words[bearing] ^ folded)

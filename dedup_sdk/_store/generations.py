@@ -129,6 +129,7 @@ class Generation:
         if self.marks < min_marks:
             return True
         if window.time_ms is not None:
+            # The median again: a few late records must not keep a generation open, nor early ones end one.
             spanned_ms = int(np.median(marks.timestamps)) - self.began_ms
             if spanned_ms * _WINDOW_DIVISOR > window.time_ms:
                 return False
@@ -185,6 +186,7 @@ class StoreState:
     def folded(self, old: Generation, new: Generation) -> StoreState:
         """Return it with ``new`` in place of ``old``."""
         kept = tuple(new if entry.number == old.number else entry for entry in self.generations)
+        # A fold goes on over several flushes, which may have taken higher numbers.
         return replace(self, generations=kept, next_number=max(self.next_number, new.number + 1))
 
     def encode(self) -> bytes:
@@ -274,6 +276,7 @@ class RocksGenerations:
         self._folder = folder
         self._memory = memory
         self._families: dict[int, Rdict] = {}
+        # The page cache outlives this object, and a new store in this folder begins with the same numbers.
         self._opening = next(_OPENINGS)
         self._fold: Iterator[int] | None = None
         for made in (self.incoming, folder / _FILTERS):
@@ -291,6 +294,7 @@ class RocksGenerations:
         if not self._restore_filters():
             for generation in state.generations:
                 self._load_filter(generation)
+        # RocksDB loses an option that is not passed without a word: only its own file shows the loss.
         if self.count_with_bloom() < len(state.generations):
             log.error(
                 "store %s: RocksDB's Bloom filters are off, look-ups are slow; check its OPTIONS file",
@@ -351,6 +355,7 @@ class RocksGenerations:
 
         ``marks`` has each ID once.
         """
+        # Nearly all marks lie above all that is stored, and need no look-up.
         below = np.flatnonzero(marks.offsets <= self.state.top_offset)
         if not below.size:
             return marks
@@ -368,11 +373,13 @@ class RocksGenerations:
 
         It works while you iterate; each step takes a few milliseconds.
         """
+        # Only the newest: `find` stops at the youngest generation that has an ID, whatever older ones have.
         generation = self.state.generations[-1] if self.state.generations else None
         if generation is None or not generation.accepts(marks, window, min_marks):
             generation = self.create()
         number, is_one_part = len(generation.extents), marks.count <= ADDED_AT_ONCE
         path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
+        # A flush that was interrupted may have left its file.
         path.unlink(missing_ok=True)
         writer: ExtentWriter | None = None
         words = ExtentWords()
@@ -394,6 +401,7 @@ class RocksGenerations:
                 yield
             self.filters.add(generation.number, generation.filter_bytes, words, number)
             extents = (*generation.extents, words.size)
+            # By all marks, kept or not: too wide a range only keeps a generation longer.
             widened = replace(generation.widened(marks, words.count), extents=extents)
             top_offset = max(self.state.top_offset, int(marks.offsets.max()))
             # Write filter and state before the file: after a crash, every part of it must be found, and not look older.
@@ -422,6 +430,7 @@ class RocksGenerations:
         path = self.incoming / _FOLD
         path.unlink(missing_ok=True)
         path_of_words = path.with_suffix(FILTER_SUFFIX)
+        # The words of a fold that was given up may be there.
         write_words(path_of_words, 0, [])
         new = self.create()
         # Flushes come in between: they must not take its number.
@@ -439,6 +448,7 @@ class RocksGenerations:
             yield part.count
         for _ in chain(words.filter_steps(), self.filters.prepare_fold(old.number, words)):
             yield 0
+        # Words and file first: once a state names the new generation, all of its marks must be found.
         self.filters.adopt(new.number, path_of_words)
         if writer is not None:
             writer.finish()
@@ -447,6 +457,7 @@ class RocksGenerations:
         yield 0
         folded = replace(old, number=new.number, marks=words.count, extents=(words.size,), sealed=True)
         state = self.state.folded(old, folded)
+        # The disk first: after a refusal, memory still has the state that the files belong to.
         self._database.put(STATE, state.encode())
         self.state = state
         self.filters.fold(old.number, new.number, words)
@@ -460,6 +471,7 @@ class RocksGenerations:
     def create(self, later: int = 0) -> Generation:
         """Create the next generation, empty, or a ``later`` one; `clean` removes it until a valid state names it."""
         generation = Generation(number=self.state.next_number + later)
+        # A flush that failed may have created the family already: RocksDB refuses a second one of this name.
         if generation.number not in self._families:
             options = generation_options(self._memory)
             self._families[generation.number] = self._database.create_column_family(generation.name, options)
@@ -499,6 +511,7 @@ class RocksGenerations:
 
         ``families``: the database's column families, if known.
         """
+        # A fold that is under way has a family and a file that no state names: both go now.
         self._fold = None
         for path in self.incoming.iterdir():
             path.unlink()
@@ -524,6 +537,7 @@ class RocksGenerations:
         try:
             journal = self._database.get_column_family(JOURNAL)
             merges = wants_merges([self._database, journal, *self._families.values()])
+            # An object of a family that lives keeps RocksDB's lock.
             del journal
             # Not when a load was interrupted: filters that lack a generation must not pass for those of the state.
             if self.state.generations and self.filters.marks == self.state.marks:
@@ -575,5 +589,6 @@ class RocksGenerations:
             words = ExtentWords([merge_words(read_words(family, number))])
             extents.append(self.filters.append(generation.number, end, words, number) - end)
             end += extents[-1]
+        # The words may be packed to other sizes than before, and are read by the sizes in the state.
         self.state = self.state.changed(replace(generation, extents=tuple(extents)))
         self._database.put(STATE, self.state.encode())

@@ -72,6 +72,7 @@ class Fields:
     def text(self, name: str) -> str:
         """Return a text of at most 4096 characters that UTF-8 can encode."""
         value = self.string(name)
+        # JSON can name half a character, which no log line and no file name can take.
         if len(value) > _TEXT_CHARACTERS or _SURROGATE.search(value):
             raise self.invalid(name, f"must be a text of at most {_TEXT_CHARACTERS} Unicode characters")
         return value
@@ -83,6 +84,7 @@ class Fields:
     def integer(self, name: str, *, least: int = -_INT64, most: int = MAX_INTEGER) -> int:
         """Return an integer of 64 bits, from ``least`` to ``most``."""
         value = self._content.get(name)
+        # JSON's `true` is an `int` for Python, and would pass for 1.
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             upto = "" if most == MAX_INTEGER else f", at most {most}"
             raise self.invalid(name, f"must be a 64-bit integer, at least {least}{upto}")

@@ -241,6 +241,7 @@ def write_manifest(folder: str | Path, manifest: Manifest) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    # The new name is in the folder: without this a power cut may take the rename back.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -322,6 +323,7 @@ _KNOWN_FIELDS: Final = ("since_ms", "since_number", "accepted", "newest_ms")
 def _content(manifest: Manifest) -> dict[str, object]:
     content = {"format": FORMAT, **asdict(manifest)}
     content |= {"marks": manifest.marks, "fingerprint": manifest.fingerprint}
+    # A property, which `asdict` leaves out.
     for entry, listed in zip(manifest.partitions, content["partitions"], strict=True):
         del listed["known"]
         listed |= {name: getattr(entry.known, name) for name in _KNOWN_FIELDS}
@@ -426,6 +428,7 @@ def _file(fields: Fields) -> SortedFile:
     file = SortedFile(
         name=fields.file_name("name"),
         marks=marks,
+        # The bound itself may not fit: each payload may have 2 GiB.
         bytes=fields.integer("bytes", least=1, most=min(most_bytes(marks, payloads), MAX_INTEGER)),
         smallest=smallest,
         largest=fields.hexadecimal("largest", digits=32),
@@ -465,6 +468,7 @@ def fitting_partition(
         name: (getattr(manifest, name), getattr(identity, name))
         for name in ("cluster", "topic", "id_spec", "digest", "isolation")
     }
+    # Brokers of old versions tell no topic ID: then the name has to do.
     if manifest.topic_id and identity.topic_id:
         pairs["topic_id"] = (manifest.topic_id, identity.topic_id)
     if not manifest.vouched:
@@ -489,6 +493,7 @@ def fitting_partition(
             f"it has {[one.partition for one in manifest.partitions]}"
         )
         raise SnapshotError(message)
+    # The commit, too: a store that is new or behind has nothing that says more.
     limit = max(progress.high, progress.committed or 0)
     if entry.high > limit:
         message = (

@@ -82,6 +82,7 @@ class MemoryPartition:
         """See `PartitionStore.append`."""
         memory = self._memory()
         check_payloads(marks)
+        # A whole progress needs no step before: the list must not grow for ever.
         if not progress.delta:
             memory.steps.clear()
         memory.steps.append(progress)
@@ -181,6 +182,7 @@ class MemoryPartition:
         for page in read_snapshot(snapshot, entry):
             pages.append(page)
             yield
+        # Once more: the store may have been closed between the steps.
         memory = self._memory()
         self._forget(memory, progress)
         for page in pages:
@@ -196,6 +198,7 @@ class MemoryPartition:
         digests = sorted(memory.marks)
         for start in range(0, len(digests), _PAGE_MARKS):
             memory = self._memory()
+            # Between two pages marks may have expired.
             page = [digest for digest in digests[start : start + _PAGE_MARKS] if digest in memory.marks]
             table = np.array([memory.marks[digest] for digest in page], np.int64).reshape(-1, 3)
             numbers = table[:, 2].copy() if memory.numbered else None
@@ -255,6 +258,7 @@ class MemoryPartition:
         if kept.payloads is not None or memory.payloads:
             payloads = kept.payloads or [b""] * kept.count
             for digest, row, payload in zip(digests, rows, payloads, strict=True):
+                # A mark with a higher offset was there: its payload stays as well.
                 if memory.marks[digest] is not row:
                     continue
                 if payload:
@@ -300,6 +304,7 @@ class MemoryStore:
             raise StoreLockedError(message)
         check_identity(memory.identity, identity, where)
         check_numbered(stored=memory.numbered, window=window, where=where)
+        # A window that is off adds no mark, so that the marks that are there keep their kind.
         memory.numbered = memory.numbered if window.is_off else numbered
         partition = MemoryPartition(memory)
         self._open = [*[other for other in self._open if not other.closed], partition]

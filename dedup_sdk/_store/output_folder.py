@@ -141,6 +141,7 @@ class OutputFolder:
         path = self._at(name) if name else self._path
         with self._told("written", name):
             if self.is_local:
+                # Only a flush of the folder above lets a new name outlive a power cut.
                 new = [each for each in (Path(path), *Path(path).parents) if not each.exists()]
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 Path(path).mkdir(mode=0o700, exist_ok=True)
@@ -208,6 +209,7 @@ class OutputFolder:
         """
         with self._told("written", MANIFEST_NAME):
             self._create(data, run)
+        # Read back: a driver that got no answer repeats its request, which its own file then refuses.
         return self.manifest() == data
 
     def replace_manifest(self, data: bytes, run: str) -> bool:
@@ -251,6 +253,7 @@ class OutputFolder:
         if self.is_local:
             for name in {name.rpartition("/")[0] for name in names} - {""}:
                 with suppress(OSError):
+                    # Fails unless the folder is empty: other runs may have files there.
                     Path(self._at(name)).rmdir()
 
     def remove_empty(self) -> None:
@@ -264,6 +267,7 @@ class OutputFolder:
         if self.is_local:
             self._link(data, run)
             return
+        # Looked for first: some drivers ignore the condition, and would write over a manifest.
         if self._is_object_store and self.manifest() is None:
             try:
                 self._filesystem.pipe_file(place, data, mode="create")
@@ -288,6 +292,7 @@ class OutputFolder:
         if self.manifest() is not None:
             return
         if self._is_object_store:
+            # Without conditions the last run wins: the caller reads back whose manifest is there.
             self._filesystem.pipe_file(place, data)
             return
         # Who is killed half way leaves no half manifest.
@@ -396,6 +401,7 @@ def _pieces(file: BinaryIO, most: int) -> Iterator[bytes]:
 
 def _write_durably(path: Path, data: bytes) -> None:
     """Make a private file, which must not be there."""
+    # Exclusive: also a symbolic link that somebody has put there is not followed.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

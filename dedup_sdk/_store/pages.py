@@ -247,6 +247,7 @@ def _decode_alike(layout: _Layout, pages: list[bytes]) -> Marks:
 def _payloads(page: bytes, sizes_at: int) -> list[bytes]:
     count = marks_in_page(page)
     end = sizes_at + _SIZE.itemsize * count
+    # A page that is cut off has no sizes, and fails the check below.
     sizes: list[int] = np.frombuffer(page, _SIZE, count, sizes_at).tolist() if len(page) >= end else []
     if len(page) != end + sum(sizes):
         raise _corrupt(page, f"its head requires {end + sum(sizes)} bytes")
@@ -293,6 +294,7 @@ def find_in_pages(
             head = page[rest]
             layout = _layout(head)
         end = place + layout.stride
+        # A match across two marks is no mark of this digest, and may hide the real one behind.
         if layout.flags or (place - _HEAD_BYTES) % layout.stride or end > len(page):
             mark = _find(page, digest, layout)
             if mark is not None:
@@ -345,11 +347,13 @@ def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
         if column is None or not count:
             continue
         least[index] = int(column.min())
+        # Unsigned, modulo 2**64: a difference of two 64-bit integers may need all 64 bits.
         words.append(column.astype(np.uint64) - np.uint64(least[index] % 2**64))
         bits[index] = int(words[-1].max()).bit_length()
     columns: list[tuple[bytes | Uint64s, int]] = [(marks.digests, DIGEST_BYTES)]
     if sum(bits) > _WORD_BITS:
         bits = _whole_bytes(bits)
+        # Not strict: without numbers there are two columns, and three sizes.
         columns += [(word, size // 8) for word, size in zip(words, bits, strict=False)]
     elif words:
         columns.append((_packed(words, bits), (sum(bits) + 7) // 8))
@@ -528,6 +532,7 @@ def digest_order(
     tied = np.zeros(len(order), dtype=np.bool_)
     tied[1:] = equal_next
     tied[:-1] |= equal_next
+    # In the order of the input, which the stable sort below keeps: of equal marks the last one given counts.
     among = np.sort(order[tied])
     keys = [offsets[among], low[among], high[among]]
     if timestamps is not None:
@@ -640,6 +645,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
         witness=Witness(offset, timestamp_ms, check.hex()) if flags & _WITNESS else None,
     )
     page = record[page_at : page_at + page_size]
+    # The very object, by which `read_journal` knows a step without marks.
     return progress, NO_MARKS if page == _EMPTY_PAGE else decode_page(page)
 
 
@@ -686,6 +692,7 @@ class PageReader:
 
     def close(self) -> None:
         """Close the pages, as far as they can be."""
+        # A generator has a `close`, an iterator over a tuple has none.
         close = getattr(self._pages, "close", None)
         if close is not None:
             close()
@@ -702,6 +709,7 @@ def merge_pages(layers: Sequence[Iterator[Marks]]) -> Generator[Marks, None, Non
             if len(left) == 1:
                 yield left[0].take()
             else:
+                # Each layer has been read up to here, so that no later page has one of these IDs.
                 last = min(reader.last for reader in left)
                 yield newest_per_digest(join_marks([reader.take(last) for reader in left]))
     finally:

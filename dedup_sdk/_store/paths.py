@@ -126,6 +126,7 @@ def make_private(root: Path, folder: Path) -> None:
     """
     try:
         root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        # From the top: each folder takes the rights of the one above, which must be there.
         for parent in reversed([folder, *folder.parents[: len(folder.relative_to(root).parts) - 1]]):
             make_folder(parent)
         foreign = find_foreign(folder)
@@ -248,6 +249,7 @@ def make_files_private(folder: Path) -> None:
             elif (
                 status.st_uid == user
                 and stat.S_IMODE(status.st_mode) & 0o077 != shared
+                # `chmod` follows links, and would change a file outside the store.
                 and not stat.S_ISLNK(status.st_mode)
             ):
                 place.chmod(_PRIVATE_FILE | shared)
@@ -310,6 +312,7 @@ def work_folder(sibling: Path, purpose: str) -> Generator[Path, None, None]:
     try:
         yield folder
     finally:
+        # Locked until all is gone: another run takes an unlocked rest for abandoned.
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
@@ -328,6 +331,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 def _locked(folder: Path) -> int:
     """Lock a folder; the kernel releases the lock when this process ends. Raises OSError when it is locked already."""
+    # A link of this name would have us lock, and then remove, a folder of somebody else.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

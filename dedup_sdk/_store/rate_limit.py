@@ -68,5 +68,6 @@ class RateLimit:
             now = self._clock()
             self._paid_at = max(self._paid_at, now - _SAVED_S) + size / self.bytes_per_second
             seconds = self._paid_at - now
+        # Without the lock: other threads must be able to count their bytes meanwhile.
         if seconds > 0:
             self._wait(stop, seconds)

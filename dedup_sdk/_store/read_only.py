@@ -68,6 +68,7 @@ class ReadOnlyPartition:
         if not (self._folder / "CURRENT").is_file():
             message = f"{shown(path)} has no partition store; give a folder that list_partitions() returns"
             raise StoreError(message)
+        # Before RocksDB opens anything: a pipe in the place of one of its files would block this process.
         strange = next((each.name for each in self._folder.iterdir() if _may_block(each)), None)
         if strange is not None:
             message = f"{shown(path)} has {shown(strange)}, which is neither a file nor a folder; remove it"
@@ -123,6 +124,7 @@ class ReadOnlyPartition:
             recent.payloads or repeat(b""),
             strict=False,
         )
+        # A crash in a flush leaves a mark both in the journal and in a file: a set has no mark twice.
         return sorted({StoredMark(*row) for row in (*flushed, *columns)}, reverse=True)
 
     def close(self) -> None:

@@ -112,6 +112,7 @@ def set_aside(folder: Path) -> Path:
     The newest `MAX_QUARANTINED` quarantined folders of a partition stay, older ones are deleted. Raises
     `StoreLockedError` while somebody has the store open, and `StoreError` when it cannot be renamed.
     """
+    # An owner would go on writing into the renamed folder, and nobody would read that again.
     _refuse_locked(folder)
     kept = list_quarantined(folder)
     number = 1 + max((_number(path) for path in kept), default=0)
@@ -131,6 +132,7 @@ def list_quarantined(folder: Path) -> list[Path]:
     names = [
         path
         for path in folder.parent.glob(f"{folder.name}.damaged-*")
+        # A folder that somebody renamed by hand may end in anything.
         if (found := _DAMAGED.fullmatch(path.name)) and found[1] == folder.name
     ]
     return sorted(names, key=_number)
@@ -181,6 +183,7 @@ def load_state(
             "move it away and rebuild it from a snapshot or the topic"
         )
         raise StoreCorruptError(message)
+    # Most often only the window has changed, which is kept here for tools that show a store.
     if identity_bytes != own:
         stored, numbered = decode_identity(identity_bytes, folder)
         check_identity(stored, identity, where)
@@ -271,6 +274,7 @@ def ingest_snapshot(
     return StoreState(
         generations=tuple(made),
         next_number=generations.state.next_number + len(made),
+        # Too high costs a few look-ups; too low would let an older mark in over a newer one.
         top_offset=entry.high - 1 if made else -1,
     )
 
@@ -294,6 +298,7 @@ def _ingest_layer(
         message = f"{folder}: RocksDB refuses its sorted files ({error}); make the snapshot again"
         raise SnapshotError(message) from error
     pages = generations.pages(empty)
+    # A page that the words do not name is never read: its IDs would come as fresh.
     if pages != len(words.pages):
         message = (
             f"{folder}: its sorted files have {pages} pages, its filter words say {len(words.pages)}; "
@@ -431,6 +436,7 @@ class RocksPartition:
         folder, memory = self._folder, self._memory
         with translating(folder):
             refuse_last_files(folder)
+            # Before RocksDB opens the folder: its recovery may write a sorted file into an empty store.
             had_tables = has_tables(folder)
             self._open_files = OPEN_FILES.take()
             try:
@@ -521,6 +527,7 @@ class RocksPartition:
         if self._pending is not None:
             more = self._pending(digests, count)
             numbers, payloads = more.numbers or repeat(0), more.payloads or repeat(b"")
+            # Not strict: `repeat` has no end.
             columns = zip(more.offsets, more.timestamps, numbers, payloads, strict=False)
             for index, mark in zip(more.indexes, columns, strict=True):
                 if index not in found or found[index][0] <= mark[0]:
@@ -545,6 +552,7 @@ class RocksPartition:
 
     def flush_steps(self, progress: Progress, marks: Marks, find: Find | None = None) -> Iterator[None]:
         """See `PartitionStore.flush_steps`."""
+        # As of now: steps that come during the flush stay in the journal, for the flush lacks their marks.
         generations, end, recent = self._open_generations(), self._next, self._recent
         with self._translating():
             if marks.count:
@@ -552,6 +560,7 @@ class RocksPartition:
                 try:
                     for _ in generations.add_steps(marks, self._window, self._generation_marks):
                         yield
+                        # `reopen` has read the journal again, with the marks of this flush.
                         if self._open_generations() is not generations:
                             message = (
                                 f"store {self._folder} was opened again during a flush; begin another one"
@@ -600,6 +609,7 @@ class RocksPartition:
         with self._translating():
             kept = tuple(entry for entry in generations.state.generations if entry not in dropped)
             remaining = replace(generations.state, generations=kept)
+            # The state first: a crash now leaves families without a state, which the next open removes.
             self._database.put(STATE, remaining.encode(), self._write_options)
             generations.activate_state(remaining)
             self._update_disk_bytes()
@@ -648,6 +658,7 @@ class RocksPartition:
             try:
                 state = yield from ingest_snapshot(snapshot, entry, generations, move=move)
             except BaseException:
+                # Who stops the iteration may have closed the store: then the next open cleans up.
                 if not self._closed:
                     generations.clean()
                 raise
@@ -665,6 +676,7 @@ class RocksPartition:
         """See `PartitionStore.reset`."""
         generations = self._open_generations()
         with self._translating():
+            # Numbers go on: the page cache may still have pages of one that was used.
             state = StoreState(next_number=generations.state.next_number)
             generations.activate_state(self._commit_state(state, progress))
             self._recent = 0
@@ -689,6 +701,7 @@ class RocksPartition:
             # RocksDB's lock must be released whatever fails: otherwise the store counts as open until the
             # process ends.
             try:
+                # Given back once, also where an interrupted `close` is called again.
                 share, self._open_files = self._open_files, 0
                 OPEN_FILES.give_back(share)
                 if has_tables(self._folder):
@@ -860,6 +873,7 @@ class RocksStore:
 
     def _note_damage(self, folder: Path, error: StoreCorruptError) -> None:
         with contextlib.suppress(OSError):
+            # The inode: a new store may come to the same path when the damaged one was moved away by hand.
             self._damaged[folder] = (folder.stat().st_ino, str(error))
 
     def _refuse_damaged(self, folder: Path) -> None:

@@ -341,6 +341,7 @@ def _writing(path: Path) -> Generator[None, bytes, None]:
             raise SnapshotError(message) from error
 
     writing = write()
+    # `send` needs a generator that stands at its `yield`.
     next(writing)
     return writing
 
@@ -387,6 +388,7 @@ def read_files(
     ``copy`` puts each file into a folder created in ``temp_dir``. ``place`` names the partition in messages.
     Raises `SnapshotError` as `read_snapshot` does.
     """
+    # By digest: a merge of layers takes for granted that pages ascend over all files of one.
     for file in sorted(files, key=lambda file: file.smallest):
         with tempfile.TemporaryDirectory(prefix="dedup-snapshot-", dir=temp_dir) as scratch:
             copy(file, Path(scratch))
@@ -423,6 +425,7 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
         raise SnapshotError(message) from error
     try:
         options = IngestExternalFileOptions()
+        # The copy is ours: another one would need the room twice.
         options.set_move_files(True)
         database.ingest_external_file([str(folder / f"{file.name}{SORTED_SUFFIX}")], options)
         yield from _parts(database)
@@ -430,6 +433,7 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
         message = f"{place}: {error}; make the snapshot again"
         raise SnapshotError(message) from error
     except Exception as error:
+        # RocksDB raises plain exceptions: any other one comes from the code between two pages.
         if type(error) is not Exception or is_interruption(error):
             raise
         message = f"{place} cannot be read ({error}); make the snapshot again"

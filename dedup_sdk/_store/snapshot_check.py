@@ -119,10 +119,12 @@ class _Totals:
         self.smallest, self.largest = self.smallest or first, last
         self.oldest_ms = min(self.oldest_ms, int(page.timestamps.min()))
         self.newest_ms = max(self.newest_ms, int(page.timestamps.max()))
+        # Sightings of other partitions have offsets below zero, and a cut instead.
         here = page.offsets[page.offsets >= 0]
         if here.size:
             self.first_offset = min(self.first_offset, int(here.min()))
             self.last_offset = max(self.last_offset, int(here.max()))
+        # The lowest offset below zero has the highest cut; without one the result is below zero, and no cut.
         self.last_cut = max(self.last_cut, elsewhere(int(page.offsets.min())))
         if page.numbers is not None:
             self.newest_number = max(self.newest_number or 0, int(page.numbers.max()))
@@ -256,6 +258,7 @@ def _compare(number: int, left: Marks, right: Marks) -> Difference:
     # Stable sort: of two marks with one digest the left one comes first.
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
+    # One longer than the rows: the first has no neighbour before, the last none behind.
     equals_previous = np.zeros(len(order) + 1, dtype=np.bool_)
     equals_previous[1:-1] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
     single = order[~equals_previous[:-1] & ~equals_previous[1:]]

@@ -103,6 +103,7 @@ class UrlTarget:
                     return
                 for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                     remote = f"{partition}/{name}{suffix}"
+                    # Before the file is sent: a failure may leave a part, which must be removed as well.
                     self._uploaded.append(remote)
                     self._folder.put(folder / f"{file.name}{suffix}", remote)
 
@@ -127,12 +128,15 @@ class UrlTarget:
             replace(
                 entry,
                 files=tuple(
-                    replace(file, name=self._name(number)) for number, file in enumerate(entry.files)
+                    # Numbered as in `upload`: the manifest must name the files that were sent.
+                    replace(file, name=self._name(number))
+                    for number, file in enumerate(entry.files)
                 ),
             )
             for entry in source.manifest.partitions
         )
         self._manifest = manifest_bytes(replace(source.manifest, partitions=entries))
+        # From here on the manifest may arrive, whatever the request returns.
         self._doubted = True
         there = self._folder.create_manifest(self._manifest, self._run)
         self._doubted = False

@@ -69,6 +69,7 @@ def in_parallel(tasks: Iterable[Task]) -> Iterator[None]:
                     each.result()
                 yield
         finally:
+            # Before the pool ends, which waits for its tasks.
             stop.set()
 
 
@@ -165,6 +166,7 @@ class RemoteFiles:
         digest, found = hashlib.sha256(), 0
         try:
             with partial_path.open("wb") as file:
+                # One byte more: a longer file must be found out, and is not read to its end.
                 for chunk in self.read(name, max_bytes=size + 1, block_bytes=_block_bytes(limit)):
                     if limit is not None:
                         limit.take(len(chunk), stop)
@@ -215,6 +217,7 @@ class RemoteSnapshot:
         """
         self.files.require_room(folder, sum(entry.bytes for entry in entries))
         yield from put_files(partial(self.files.fetch_file, limit=limit), entries, folder)
+        # Last: a folder with a manifest counts as complete.
         (folder / MANIFEST_NAME).write_bytes(self.manifest_bytes)
 
     def remove(self) -> None:
@@ -243,6 +246,7 @@ def find_remote(url: str) -> list[RemoteSnapshot]:
             below = [path]
         else:
             listed = [each.rstrip("/") for each in filesystem.ls(path, detail=False)]
+            # A name that begins with a dot belongs to a run that is under way.
             named = [each for each in listed if not each.rpartition("/")[2].startswith(".")]
             below = [each for each in named if filesystem.exists(f"{each}/{MANIFEST_NAME}")]
     except Exception as error:  # noqa: BLE001 (as above)
@@ -463,6 +467,7 @@ def open_newest(
     checked, may be moved; with a limit those of a folder are fetched, too. Raises `SnapshotError` where there is none.
     """
     found, _ = find_snapshots([place])
+    # Without one for this group any other: the caller then says which group the snapshot is of.
     fit = [source for source in found if group is None or source.manifest.group in (None, group)] or found
     source = replace(max(fit, key=lambda each: each.manifest.created_ms), limit=limit)
     if source.remote is None and limit is None:
@@ -532,6 +537,7 @@ def remove_snapshot(source: SnapshotSource) -> list[str]:
     now = (
         read_manifest(source.place) if source.remote is None else RemoteSnapshot(source.remote.files).manifest
     )
+    # A run may have replaced the snapshot since, under the same name.
     if now != source.manifest:
         raise SnapshotError(f"{source.place} holds another snapshot since it was looked at, which stays")
     if source.remote is not None:
