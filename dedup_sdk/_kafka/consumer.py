@@ -104,6 +104,8 @@ BATCH = 1_000
 """Messages that ``poll`` judges together; larger batches were slower (cache misses)."""
 MOST_CONSUMED = 1_000_000
 """Messages that the client's ``consume`` returns at most; it refuses to be asked for more."""
+CLIENT_END_S = 10.0
+"""The most seconds that `DedupConsumer.close` waits for a client that has nothing assigned any more."""
 WAIT_S = 0.2
 """Seconds that iteration and `DedupConsumer.run` wait for a message before they look whether they are to end."""
 
@@ -1173,8 +1175,12 @@ class DedupConsumer(Consumer):
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
             self._steps.run_kept(self._handover.give_back, left)
             self._session.commit_no_more()
+        within_s = max(0.0, until - time.monotonic())
+        if not Consumer.assignment(self):
+            # Nobody waits for it any more. It may still hang on a connection of its own.
+            within_s = min(within_s, CLIENT_END_S)
         self._client_end = ClientEnd(self, self._access.enter_client)
-        self._client_end.wait(max(0.0, until - time.monotonic()))
+        self._client_end.wait(within_s)
 
     def __del__(self) -> None:
         """Close a consumer that was dropped without `close`, on a thread of its own: the client may never return."""

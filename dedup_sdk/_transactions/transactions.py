@@ -12,10 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeVar
 
 from confluent_kafka import Message
 
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.consumer import DedupConsumer
 from dedup_sdk._kafka.deliver.idle import IdleClock
@@ -23,6 +24,8 @@ from dedup_sdk._kafka.deliver.in_hand import InHand
 from dedup_sdk._transactions.committer import Committer
 from dedup_sdk._transactions.settings import Headers, TransactionSettings
 from dedup_sdk.errors import ConfigurationError, TransactionError
+
+T = TypeVar("T")
 
 _WAIT_S: Final = 0.2
 
@@ -58,10 +61,15 @@ class Transaction:
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until the transaction is full, or its time is up."""
-        while (message := self._block.next_message(self)) is not None:
+        while (message := self._block.take(self._next)) is not None:
+            yield message
+
+    def _next(self) -> Message | None:
+        message = self._block.next_message(self)
+        if message is not None:
             self.messages.append(message)
             self._place = 0
-            yield message
+        return message
 
     def produce(
         self,
@@ -199,7 +207,7 @@ class TransactionBlock:
             if self._place != "inside":
                 raise RuntimeError(_NOT_INSIDE)
             self._finish()
-            if not self._has_first():
+            if not self.take(self._has_first):
                 return
             self._current = Transaction(self)
             self.committer.begin(self._current.messages)
@@ -213,6 +221,18 @@ class TransactionBlock:
             self.committer.commit()
 
     # --- messages ------------------------------------------------------------------------------------------------
+
+    def take(self, step: Callable[[], T]) -> T:
+        """Do a step that takes a message; if it is interrupted, the transaction is aborted, its messages come again.
+
+        Also if the application goes on with the block: the message may be in no place, or in the transaction already.
+        """
+        try:
+            return step()
+        except BaseException as error:
+            if is_interruption(error):
+                self._in_hand.open_again()
+            raise
 
     def _has_first(self) -> bool:
         """Wait for the first message of the next transaction; False at the end."""

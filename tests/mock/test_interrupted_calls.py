@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
+from tests.mock.conftest import QUICK_CLIENT
 from tests.support.consuming import committed, poll_quiet, poll_some, values
 from tests.support.interrupting import Interrupted, InterruptedAt
 
@@ -91,3 +92,30 @@ def test_what_is_handed_out_after_an_interruption_does_not_come_twice(make: Make
 
         assert len(after) == len(set(after)), (interruption.where, after)
     assert struck > 3
+
+
+@pytest.mark.slow
+def test_commits_go_on_after_an_interruption_at_any_place_of_unsubscribe(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """Between two of its steps, too: where the member stays, the messages that it has released come again, and end."""
+    send(*map(str, range(6)))
+    struck, stand_still = 0, dict[str, int]()
+    for place in range(1, 400, 6):
+        group = f"g-{place}"
+        consumer = make("orders", store=MemoryStore(), config={**QUICK_CLIENT, "group.id": group})
+        poll_some(consumer, 3)
+        with contextlib.suppress(Interrupted), InterruptedAt(place) as interruption:
+            consumer.unsubscribe()
+        if not interruption.struck:
+            break
+        struck += 1
+        consumer.poll(0.1)
+        if not consumer.assignment():
+            consumer.subscribe(["orders"])
+        poll_quiet(consumer)
+        consumer.close()
+        if (reached := committed(kafka.bootstrap, group, "orders").offset) != 6:
+            stand_still[interruption.where] = reached
+    assert struck > 5
+    assert stand_still == {}

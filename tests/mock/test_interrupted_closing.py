@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -156,3 +157,25 @@ def test_what_was_assigned_by_hand_outlives_an_alarm_in_unsubscribe(
     send("last", topic="pairs")
     got += poll_some(consumer, 1)
     assert {*values(got)} == {*SENT, "last"}
+
+
+def test_a_close_that_is_interrupted_as_the_client_ends_can_be_repeated(
+    make: Make, send: Send, overdue: type[Exception]
+) -> None:
+    """The thread that ends the client has not run yet when the alarm strikes; the next close waits for nobody."""
+    send(*SENT)
+    consumer = make()
+    consumer.assign([TopicPartition("orders", 0)])
+    poll_some(consumer, 1)
+    # Of `ClientEnd`, then of the event that its thread sets.
+    strike_at("wait", 2)
+    try:
+        with pytest.raises(overdue):
+            consumer.close()
+    finally:
+        sys.setprofile(None)
+    # The turn of that thread.
+    time.sleep(0.2)
+    consumer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        consumer.poll(0)

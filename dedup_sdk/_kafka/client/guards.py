@@ -211,7 +211,11 @@ class ClientLock:
     def enter_client(self) -> None:
         """Count this thread, which ends the client, as the one inside, in place of another one that waits for it."""
         with self.lock:
-            self.client_thread, self.ends = get_ident(), True
+            self.ends = True
+            if self.client_thread is not None:
+                # Else the one that waited was interrupted before this thread ran: nobody would take the mark away, and
+                # the next `close` would wait for ever.
+                self.client_thread = get_ident()
 
     @contextmanager
     def in_callback(self) -> Iterator[None]:

@@ -57,13 +57,21 @@ class Steps:
         the lock, or of a call of the client. What they ask for must not see, or change, what is half done, and no call
         of the client may begin inside another one. Their call returns None, as if the signal had come a little later.
         While the consumer closes, there is no next step: the call is ignored, and logged.
+
+        An interruption is noted wherever it strikes: between two steps of the call, the first may have released
+        messages, or paused partitions, for the second.
         """
         if self.is_midway:
             if self.lock.may_change(call.__name__.strip("_")):
                 self.interruption.note_call(partial(call, *arguments, **named))
             return None
         self.do_noted()
-        return call(*arguments, **named)
+        try:
+            return call(*arguments, **named)
+        except BaseException as error:
+            if is_interruption(error):
+                self.interruption.note()
+            raise
 
     @property
     def is_midway(self) -> bool:
