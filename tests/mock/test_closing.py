@@ -18,12 +18,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
+from dedup_sdk._kafka import consumer as roof
+from dedup_sdk._kafka.client import closing
 from dedup_sdk._kafka.client.closing import close_client
 from dedup_sdk._kafka.client.guards import ClientLock
 from dedup_sdk._kafka.client.reader import close_readers
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from dedup_sdk.testing import MockKafka
-from tests.support.consuming import committed, make_consumer, wait_for
+from tests.support.consuming import committed, make_consumer, poll_some, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -234,6 +236,26 @@ del consumer
 gc.collect()
 time.sleep(float(sys.argv[4]))
 """
+
+
+def test_a_client_that_hangs_with_nothing_assigned_is_waited_for_a_few_seconds(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not for the whole ``revoke_deadline``, a minute: nobody needs anything of it any more."""
+    send("a")
+    consumer, goes_on = make(), threading.Event()
+    consumer.assign([TopicPartition("orders", 0)])
+    poll_some(consumer, 1)
+
+    def hang(client: Consumer) -> None:
+        goes_on.wait()
+        Consumer.close(client)
+
+    monkeypatch.setattr(closing, "Consumer", type("Hanging", (Consumer,), {"close": hang}))
+    monkeypatch.setattr(roof, "CLIENT_END_S", 0.2)
+    consumer.close()
+    goes_on.set()
+    assert "the client did not close within 0.2 s" in caplog.text
 
 
 @pytest.mark.slow
