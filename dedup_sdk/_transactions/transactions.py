@@ -172,11 +172,7 @@ class TransactionBlock:
             if error is not None:
                 self.committer.leave(error)
             else:
-                try:
-                    self._finish()
-                except BaseException as failure:
-                    self.committer.leave(failure)
-                    raise
+                self._finish()
         finally:
             self._place = "behind"
             self.committer.close()
@@ -218,7 +214,12 @@ class TransactionBlock:
         """Commit the current transaction, or abort it, if the broker wants that or messages are gone."""
         if self.committer.messages is not None:
             self._idle.heard()
-            self.committer.commit()
+            try:
+                self.committer.commit()
+            except BaseException as error:
+                # Now: the application may go on with the block, and to commit once more would double the records.
+                self.committer.leave(error)
+                raise
 
     # --- messages ------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -640,6 +641,37 @@ def test_an_interruption_of_the_last_commit_aborts(
         copy(consumer, out)
     assert seen(world, out) == numbers(0, 5)
     assert world.committed().offset == 5
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_program_that_goes_on_after_an_interrupted_commit_doubles_nothing(
+    world: World, out: str, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+) -> None:
+    """The end of that transaction is settled first: committed again, its records would be there twice."""
+    struck = list[bool]()
+
+    class Struck(Producer):
+        def commit_transaction(self, timeout: float = -1) -> None:
+            if is_done or struck:
+                super().commit_transaction(timeout)
+            if not struck:
+                struck.append(True)
+                raise KeyboardInterrupt
+
+    world.send(*numbers(0, 10))
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Struck)
+    with (
+        world.consumer(idle_timeout=IDLE_S) as consumer,
+        consumer.transactions(max_messages=5, seconds=0.05) as transactions,
+    ):
+        for _ in range(2):
+            with suppress(KeyboardInterrupt):
+                for transaction in transactions:
+                    for message in transaction:
+                        transaction.produce(out, message.value())
+    assert struck
+    assert sorted(seen(world, out)) == numbers(0, 10)
+    assert committed_of(world) == (10, True)
 
 
 @pytest.mark.parametrize("is_done", [True, False])
