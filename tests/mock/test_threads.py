@@ -173,6 +173,27 @@ def test_a_handler_may_seek_while_another_ends(make: Make, send: Send) -> None:
     assert seen.count("id-5") >= 1
 
 
+def test_a_thread_that_a_signal_took_out_of_its_call_keeps_nobody_out(make: Make, send: Send) -> None:
+    """It may never ask again, e.g. because it handles messages from then on."""
+    consumer, ends = make("orders"), threading.Event()
+    send("a")
+    marked = threading.Event()
+
+    def leave_mark() -> None:
+        inside.leave_mark_of_poll(consumer)
+        marked.set()
+        ends.wait(JOIN_S)
+
+    thread = threading.Thread(target=leave_mark)
+    thread.start()
+    try:
+        assert marked.wait(JOIN_S)
+        assert values(poll_some(consumer, 1)) == ["a"]
+    finally:
+        ends.set()
+        thread.join(JOIN_S)
+
+
 def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> None:
     """`asyncio` drops the result of a cancelled call.
 

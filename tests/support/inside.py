@@ -113,6 +113,11 @@ def leave_mark_in_client(consumer: DedupConsumer) -> None:
     lock_of(consumer).client_thread = get_ident()
 
 
+def leave_mark_of_poll(consumer: DedupConsumer) -> None:
+    """Do as an exception of a signal does that comes before a call for messages can say that it is over."""
+    consumer._poller.thread = get_ident()
+
+
 def leave_mark_of_close(consumer: DedupConsumer) -> None:
     """Do as a second exception of a signal does, which comes before `close` can say that it is over."""
     lock_of(consumer).closer = get_ident()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from sys import _current_frames as current_frames
 from threading import get_ident, main_thread
 from typing import Any, Final
 
@@ -257,8 +258,13 @@ class Poller:
             raise RuntimeError(_IN_CALLBACK)
         if in_step or depth_in((Poller.messages, Poller.heartbeat), self) > 1:
             raise RuntimeError(_NESTED)
-        if self.thread not in (None, thread):
+        if self.thread not in (None, thread) and self._is_inside(self.thread):
             raise RuntimeError(_TWO_POLLERS)
+
+    def _is_inside(self, thread: int | None) -> bool:
+        """Whether a thread is in a call for messages, by its stack: an exception of a signal may have left the mark."""
+        frame = None if thread is None else current_frames().get(thread)
+        return frame is not None and depth_in((Poller.messages, Poller.heartbeat), self, frame) > 0
 
     def _refuse_or_warn(self, thread: int, *, in_step: bool) -> None:
         """Refuse a call for messages, also of a thread pool; warn if no message can come.
