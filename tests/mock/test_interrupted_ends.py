@@ -154,3 +154,19 @@ def test_a_block_that_cannot_begin_leaves_no_client(make: Make) -> None:
             assert threads() <= before + 2
     finally:
         gc.enable()
+
+
+def test_a_message_comes_again_if_a_block_of_transactions_is_interrupted_as_it_begins(
+    make: Make, send: Send
+) -> None:
+    """The block completes the message before, as a call for more does; half completed, it would be nobody's."""
+    send("a")
+    consumer = make("orders")
+    poll_some(consumer, 1)
+    with (
+        pytest.raises(Interrupted),
+        AsItBegins(lambda frame: frame.f_code.co_qualname == "Partition.complete_chunk"),
+        consumer.transactions(),
+    ):
+        pass
+    assert values(poll_some(consumer, 1)) == ["a"]

@@ -28,18 +28,16 @@ _Key = tuple[Any, Any, Any]
 
 
 class Place(Enum):
-    """Where a message is that is out by itself."""
+    """Where a message waits that is out by itself."""
 
     QUEUED = "queued"
     """The application gets it next."""
     ASIDE = "aside"
     """Its partition is paused by the application."""
-    GIVEN = "given"
-    """The application has it, and its policy may complete it."""
 
 
 class Single:
-    """A message that is out by itself."""
+    """A message that is out by itself, and waits to be delivered."""
 
     __slots__ = ("message", "place")
 
@@ -92,12 +90,14 @@ class Delivery:
         self.partition_of = partition_of
         self.counters = counters
         self.batch = Batch(counters)
-        self._singles: dict[_Key, Single] = {}
+        self._waiting: dict[_Key, Single] = {}
         """By topic, partition and offset."""
         self.queue: deque[Any] = deque()
         """Messages whose `Single` is ``QUEUED``, and events of the client: they come before those of the batch."""
-        self._given: list[Single] = []
-        """Those that were given; one that is ``QUEUED`` again has left this list."""
+        self._given: dict[_Key, Any] = {}
+        """Messages that were given by themselves, and that the policy may complete; a message that waits is not here.
+
+        One table, which says alone who is given: behind an interruption no two tables can differ."""
         self._paused: set[Coordinates] = set()
         self._last: Sequence[Any] = ()
         """The messages of the last `take`."""
@@ -146,13 +146,12 @@ class Delivery:
 
     def _give(self, message: Any) -> bool:
         """Note that a message of the queue is given; False if a late thread completed it after it was released."""
-        single = self._singles.pop(_key(message))
+        key = _key(message)
+        self._waiting.pop(key, None)
         if self._unfinished(message) is None:
             return False
         if self.policy.completes_unnamed:
-            single.place = Place.GIVEN
-            self._singles[_key(message)] = single
-            self._given.append(single)
+            self._given[key] = message
         if self.batch.counts:
             of_partition(self.counters, *coordinates(message)).delivered += 1
         return True
@@ -194,34 +193,29 @@ class Delivery:
     def _put(self, message: Any, *, first: bool = False) -> None:
         if self.waits(message):
             return
-        self._drop_given(message)
+        key = _key(message)
+        self._given.pop(key, None)
         if coordinates(message) in self._paused:
-            self._singles[_key(message)] = Single(message, Place.ASIDE)
+            self._waiting[key] = Single(message, Place.ASIDE)
         else:
-            self._singles[_key(message)] = Single(message, Place.QUEUED)
+            self._waiting[key] = Single(message, Place.QUEUED)
             (self.queue.appendleft if first else self.queue.append)(message)
-
-    def _drop_given(self, message: Any) -> None:
-        single = self._singles.get(_key(message))
-        if single is not None and single.place is Place.GIVEN:
-            del self._singles[_key(message)]
-            self._given.remove(single)
 
     def set_aside(self, partitions: set[Coordinates]) -> None:
         """Set the queued messages of these partitions aside, until `bring_back`; each ends by itself from then on."""
         self._paused |= partitions
         for message in self.batch.withdraw(lambda each: coordinates(each) in partitions):
             self.take_out(message)
-            self._singles[_key(message)] = Single(message, Place.ASIDE)
+            self._waiting[_key(message)] = Single(message, Place.ASIDE)
         for message in self._unqueue(partitions):
-            self._singles[_key(message)].place = Place.ASIDE
+            self._waiting[_key(message)] = Single(message, Place.ASIDE)
 
     def bring_back(self, partitions: set[Coordinates]) -> None:
         """Queue the messages again that `set_aside` took, each partition by offset."""
         self._paused -= partitions
         back = [
             each
-            for each in self._singles.values()
+            for each in self._waiting.values()
             if each.place is Place.ASIDE and coordinates(each.message) in partitions
         ]
         for single in sorted(back, key=lambda each: _key(each.message)):
@@ -251,15 +245,14 @@ class Delivery:
             return True
 
         self.batch.withdraw(is_chosen)
-        waiting = [each.message for each in self._singles.values() if each.place is not Place.GIVEN]
-        for message in [message for message in waiting if is_chosen(message)]:
-            del self._singles[_key(message)]
+        for message in [each.message for each in list(self._waiting.values()) if is_chosen(each.message)]:
+            del self._waiting[_key(message)]
         self._forget_unlisted()
         return taken
 
     def _forget_unlisted(self) -> None:
         """Drop the messages of the queue whose entry is gone."""
-        kept = [m for m in self.queue if m.error() is not None or _key(m) in self._singles]
+        kept = [m for m in self.queue if m.error() is not None or _key(m) in self._waiting]
         self.queue.clear()
         self.queue.extend(kept)
 
@@ -288,8 +281,8 @@ class Delivery:
         """Return the offsets of the messages of a partition that wait by themselves, be they queued or aside."""
         return {
             each.message.offset()
-            for each in self._singles.values()
-            if each.place is not Place.GIVEN and coordinates(each.message) == (topic, partition)
+            for each in self._waiting.values()
+            if coordinates(each.message) == (topic, partition)
         }
 
     def _first_ready(self, topic: str, partition: int) -> int | None:
@@ -301,8 +294,7 @@ class Delivery:
 
     def waits(self, message: Any) -> bool:
         """Whether a message is out by itself, and waits to be delivered, e.g. again after it was released."""
-        single = self._singles.get(_key(message))
-        return single is not None and single.place is not Place.GIVEN
+        return _key(message) in self._waiting
 
     def in_flight(self, message: Any) -> RecordRef | None:
         """Return the record of a message in flight; None if it ended, or another message has its offset now."""
@@ -335,10 +327,8 @@ class Delivery:
         """
         touched: dict[int, Partition] = {}
         if self._given:
-            given, self._given = self._given, []
-            for single in given:
-                del self._singles[_key(single.message)]
-            self._complete([single.message for single in given], touched, (OFFERED, SINGLE))
+            given, self._given = self._given, {}
+            self._complete(given.values(), touched, (OFFERED, SINGLE))
         batch = self.batch
         if batch.ready:
             self._complete(batch.end_given(), touched, (OFFERED,))
@@ -356,7 +346,7 @@ class Delivery:
         batch = self.batch
         given = batch.messages[batch.ended : batch.given]
         self._complete([m for m in given if id(m) not in last], touched, (OFFERED,))
-        alone = [single.message for single in self._given if id(single.message) not in last]
+        alone = [message for message in self._given.values() if id(message) not in last]
         self._complete(alone, touched, (OFFERED, SINGLE))
         return touched.values()
 
@@ -373,17 +363,20 @@ class Delivery:
             ready = self._first_ready(*of)
             stop = partition.flight.position if ready is None else ready
             stop = stop if end is None else min(stop, end)
-            alone = [each.message for each in self._given if coordinates(each.message) == of]
-            due = [message for message in alone if message.offset() < stop]
+            # Each of these was given, also one that lies behind messages of the batch that were not.
+            alone = [message for message in self._given.values() if coordinates(message) == of]
+            due = [message for message in alone if end is None or message.offset() < end]
             for message in due:
-                self._drop_given(message)
+                self._given.pop(_key(message), None)
             self._complete(due, {}, (OFFERED, SINGLE))
             offered = partition.flight.offered_below(stop)
             self.offer(partition.complete(offered, states=(OFFERED,), quietly=True))
             completed.append(partition)
         return completed
 
-    def _complete(self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]) -> None:
+    def _complete(
+        self, messages: Iterable[Any], touched: dict[int, Partition], states: tuple[int, ...]
+    ) -> None:
         offsets: dict[Coordinates, list[int]] = {}
         for message in messages:
             offsets.setdefault(coordinates(message), []).append(message.offset())
@@ -396,6 +389,8 @@ class Delivery:
     def let_go(self) -> None:
         """Complete nothing: the messages that the application got end by its own calls."""
         if self.batch.is_given:
+            # The batch knows what was polled since the last `take`.
+            self._last = self._last_given()
             self.batch.drop()
         else:
             self.batch.end_given()
@@ -403,7 +398,7 @@ class Delivery:
     def take_out(self, message: Any) -> bool:
         """Exclude a delivered message from its policy; False if it is not in flight."""
         record = self._unfinished(message)
-        self._drop_given(message)
+        self._given.pop(_key(message), None)
         if record is None:
             return False
         record.chunk.offer_individually(record.row)
@@ -448,7 +443,7 @@ class Delivery:
         self.forgettings += 1
         self.batch.drop()
         self.queue.clear()
-        self._singles, self._given, self._last, self._ended = {}, [], (), []
+        self._waiting, self._given, self._last, self._ended = {}, {}, (), []
 
     def purge(self, gone: Collection[Coordinates]) -> None:
         """Forget the messages of partitions that are not assigned any more."""
@@ -456,9 +451,9 @@ class Delivery:
         self.batch.forget(gone)
         self._unqueue(gone)
         self._paused -= set(gone)
-        self._given = [each for each in self._given if coordinates(each.message) not in gone]
-        self._singles = {
-            key: each for key, each in self._singles.items() if coordinates(each.message) not in gone
+        self._given = {key: each for key, each in self._given.items() if coordinates(each) not in gone}
+        self._waiting = {
+            key: each for key, each in self._waiting.items() if coordinates(each.message) not in gone
         }
 
 

@@ -280,7 +280,8 @@ class InHand:
         """
         self._steps.do_noted()
         with self._mutex:
-            self.complete_given()
+            # A step: without the call for messages that it stands for, nobody else notes its interruption.
+            self._steps.run(self.complete_given)
             self._delivery.use(ByWorkers(self._delivery))
             self._handover.attach(listener)
 
