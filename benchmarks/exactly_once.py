@@ -448,7 +448,7 @@ def text(result: dict[str, Any]) -> str:
     rows = []
     for name, figures in result.items():
         for contender, figure in figures.items():
-            title = "way" if name == "way" else f"transactions of {name}"
+            title = f"transactions of {name}" if name.isdigit() else name
             rows.append(f"{title:24}{contender:10}{figure}")
     return "\n".join(rows)
 
