@@ -16,7 +16,9 @@ from dedup_sdk import Lookup, MemoryStore, VerdictKind
 from dedup_sdk._core.flight import OFFERED, SINGLE
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.assign.assignment import Assigned, Recovered
 from dedup_sdk._kafka.assign.assignment import State as Assignment
+from dedup_sdk._kafka.assign.start import Start
 from dedup_sdk._kafka.deliver.classifier import BatchClassifier
 from dedup_sdk._kafka.deliver.completion import ByName, OnNextCall
 from dedup_sdk._kafka.deliver.delivery import Delivery
@@ -134,7 +136,9 @@ class Member(Watched):
                 [None if entry.name is None else digest_one(entry.name.encode()) for entry in rows],
                 plan.replay_to,
             )
-        self.assigned[at] = SimpleNamespace(engine_partition=held, state=Assignment.ACTIVE)
+        self.assigned[at] = Assigned(
+            *at, Recovered(Start(offset=held.flight.high), "", held, False, None), state=Assignment.ACTIVE
+        )
         self.positions[at] = held.flight.high
         self.commit(at)
 
