@@ -253,7 +253,7 @@ class Witness:
 
     A broker that was restored from a backup has other records at the same offsets in the same leader epoch,
     so that the epoch alone shows nothing. If the store is ahead of the group's commit, the log must still
-    have the witness (`dedup_sdk._kafka.assign.log_check`). A record that replaced another one may be equal to the
+    have the witness (`dedup_sdk._kafka.recover.log_check`). A record that replaced another one may be equal to the
     witness by chance. That is found when the records around it are read: where a mark is missing
     (`dedup_sdk._decision.is_contradicted`), everything from there on is judged anew.
     """

@@ -283,7 +283,7 @@ LINES: Final[dict[str, list[Line]]] = {
             "no record … The replay continues when records arrive",
         ),
         Line(
-            "_kafka/assign/log_check.py", "open-transaction",
+            "_kafka/recover/log_check.py", "open-transaction",
             "A producer left a transaction open before the committed offset. Wait for its timeout, or abort it with "
             "`kafka-transactions.sh`.",
         ),

@@ -19,12 +19,12 @@ from dedup_sdk import DedupConsumer
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition, Writer
-from dedup_sdk._kafka.assign import commits, log_check, start
+from dedup_sdk._kafka.assign import commits, start
 from dedup_sdk._kafka.assign.start import Starts
 from dedup_sdk._kafka.client import reader
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.deliver.handover import Handover
-from dedup_sdk._kafka.recover import history, recovery
+from dedup_sdk._kafka.recover import history, log_check, recovery
 from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._kafka.recover.store import Opened

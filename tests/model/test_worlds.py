@@ -222,7 +222,7 @@ def trust_an_old_mark(patch: pytest.MonkeyPatch) -> None:
 def believe_every_log(patch: pytest.MonkeyPatch) -> None:
     """Completions of an old log are taken for those of the new one."""
 
-    def believe(start: Any, *_: Any, **__: Any) -> Generator[None, None, Any]:
+    def believe(_attempt: Any, start: Any, *_: Any, **__: Any) -> Generator[None, None, Any]:
         yield
         return start
 

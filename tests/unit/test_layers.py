@@ -264,8 +264,8 @@ def test_the_folders_of_the_consumer_know_none_above_them() -> None:
 
 
 _STEPS: Final = (
-    "settings", "attempt", "store", "history", "snapshot", "replay", "recovery", "backoff", "session", "scheduler",
-    "upkeep",
+    "settings", "attempt", "store", "log_check", "history", "snapshot", "replay", "recovery", "backoff", "session",
+    "scheduler", "upkeep",
 )  # fmt: skip
 """The modules of `dedup_sdk._kafka.recover`, of which none knows a later one."""
 

@@ -1,7 +1,7 @@
 """Which part of the group's history is valid for this log and this rule, and how the partition starts by that.
 
 The history is told by the text of the group's commit (`dedup_sdk._kafka.client.commit_text`), and by the progress of
-the local store. Both are compared with the log of now: `dedup_sdk._kafka.assign.log_check`.
+the local store. Both are compared with the log of now: `dedup_sdk._kafka.recover.log_check`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import replace
 from dedup_sdk._core.reach import StartPlan, plan_start
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import Assigned, Steps
-from dedup_sdk._kafka.assign.log_check import ask_same_until, check_witness, read_witness, start_in_the_log
 from dedup_sdk._kafka.assign.start import LogChange, Start, set_back
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, CompletedAbove, InvalidReason, new_era
 from dedup_sdk._kafka.recover.attempt import Attempt
+from dedup_sdk._kafka.recover.log_check import check_witness, read_witness, start_in_the_log
 from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._store.protocol import Loaded
 
@@ -114,11 +114,7 @@ def check_log_if_needed(attempt: Attempt, start: Start, partition: Partition) ->
     ):
         # The check takes time for each partition. The client reports a log that ends below the next offset anyway.
         return start
-    return (
-        yield from start_in_the_log(
-            start, partition, attempt.engine, attempt.client, attempt.settings, until=attempt.until
-        )
-    )
+    return (yield from start_in_the_log(attempt, start, partition))
 
 
 def discard_other_log(attempt: Attempt, start: Start, metadata: CommitMetadata) -> Start:
@@ -211,14 +207,14 @@ def _verify_completed_above(
     Return that record's leader epoch, too: the log may be cut before the partition has read up to it. After a move the
     last record is only read: this process has just completed it.
     """
-    witness, engine, client = done.witness, attempt.engine, attempt.client
+    witness = done.witness
     if witness is None:
-        witness, epoch = yield from read_witness(done.ranges[-1], partition, engine, client)
+        witness, epoch = yield from read_witness(attempt, done.ranges[-1], partition)
         known = None if witness is None else replace(done, witness=witness)
         read = replace(start, metadata=replace(metadata, done=known))
         attempt.learn(start, read)
         return read, epoch
-    found = yield from check_witness(witness, partition, engine, client)
+    found = yield from check_witness(attempt, witness, partition)
     if found.same:
         return start, found.epoch
     logger.warning(
@@ -228,12 +224,6 @@ def _verify_completed_above(
         extra={"event": "commit-of-other-records"},
     )  # fmt: skip
     return replace(start, metadata=replace(metadata, done=None), must_commit_first=True), None
-
-
-def find_log_cut(start: Start, partition: Partition, client: Client) -> Steps[LogChange | None]:
-    """Return how the log differs from the one that the group committed in; None if it does not, or is not known to."""
-    same_until = yield from ask_same_until(start, partition.topic, partition.partition, client)
-    return LogChange(same_until) if same_until is not None and same_until < start.offset else None
 
 
 def start_plan(partition: Partition, start: Start, client: Client, policy: Recovery) -> StartPlan:

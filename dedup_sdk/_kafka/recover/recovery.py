@@ -29,7 +29,8 @@ from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, log_name
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.attempt import Attempt
-from dedup_sdk._kafka.recover.history import check_log_if_needed, find_log_cut, start_plan, valid_history
+from dedup_sdk._kafka.recover.history import check_log_if_needed, start_plan, valid_history
+from dedup_sdk._kafka.recover.log_check import find_log_cut
 from dedup_sdk._kafka.recover.replay import replay
 from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
@@ -65,7 +66,7 @@ def recover(
         cut: LogChange | None = None
         if plan.replay_to > plan.replay_from and start.log_change is None:
             # The log may have other records at the offsets to replay, which were never handled.
-            cut = yield from find_log_cut(start, partition, client)
+            cut = yield from find_log_cut(attempt, start)
         if cut is None:
             plan, notes, cut = yield from _fill(attempt, start, opened, plan)
             if cut is None:
@@ -114,7 +115,7 @@ def _fill(
     with attempt.reader() as reader:
         cut = yield from replay(attempt, partition, plan, reader)
     notes.append(f"replayed {counted(recovering.replayed, 'record')}")
-    return plan, notes, cut or (yield from find_log_cut(start, partition, attempt.client))
+    return plan, notes, cut or (yield from find_log_cut(attempt, start))
 
 
 def _keep_history(attempt: Attempt, start: Start, plan: StartPlan, rule: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import VerdictKind
-from dedup_sdk._kafka.assign import log_check
 from dedup_sdk._kafka.assign.health import status_of
+from dedup_sdk._kafka.recover import log_check
 from tests.support.machine import LOG, Machine, lived, text_at
 from tests.support.one_partition import TOPIC, Cluster
 

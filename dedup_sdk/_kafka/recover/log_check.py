@@ -14,23 +14,18 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import time
-from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from dedup_sdk._core.ranges import Range, before_offset
-from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import Steps, Wait
-from dedup_sdk._kafka.assign.start import Start
-from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.assign.start import LogChange, Start
 from dedup_sdk._kafka.client.reader import Slice, TailReader
-from dedup_sdk._kafka.client.settings import ClientSettings
+from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._marks import NO_MARKS, Int64s, Witness, cut_digests, elsewhere
-from dedup_sdk._observe import PartitionEvent
 from dedup_sdk._store.protocol import Loaded
 from dedup_sdk.errors import RecoveryError
 
@@ -40,15 +35,7 @@ UNDECIDED_LOOK_S = 0.5
 """Seconds between two checks whether a transaction has ended."""
 
 
-def start_in_the_log(
-    start: Start,
-    partition: Partition,
-    engine: Deduplicator,
-    client: Client,
-    settings: ClientSettings,
-    *,
-    until: float | None = None,
-) -> Steps[Start]:
+def start_in_the_log(attempt: Attempt, start: Start, partition: Partition) -> Steps[Start]:
     """Return where to start; cut back the progress loaded in ``partition`` where the log lacks completed records.
 
     The progress is cut back in two cases:
@@ -58,24 +45,24 @@ def start_in_the_log(
       broker shows this by the leader epoch that the store noted, or the last completed record is another one.
 
     Where a transaction is open below the committed offset, its end is awaited first (`wait_until_decided`), at most
-    until ``until`` (monotonic seconds).
+    until the attempt's time is over.
 
     Raises `RecoveryError` where the progress would be cut back, neither the broker nor the store gives the end of the
     common prefix, and ``auto.offset.reset=error``.
     """
-    first, end = yield from _bounds_once_decided(start, partition, client, until)
+    first, end = yield from _bounds_once_decided(attempt, start, partition)
     loaded = partition.loaded
     known = start.offset if loaded is None else max(start.offset, loaded.progress.high)
     completed = known if loaded is None else max(known, loaded.progress.completed_end)
-    short = completed > end and completed > client.log_end(partition.topic, partition.partition)
+    short = completed > end and completed > attempt.client.log_end(partition.topic, partition.partition)
     if not short and start.log_change is None:
         if loaded is None or start.reopened or (completed == start.offset and not start.by_reset):
             return start
-        if not (yield from _is_other_log(partition, loaded, engine, client, decided=end)):
+        if not (yield from _is_other_log(attempt, partition, loaded, decided=end)):
             return start
-    same_until = yield from _same_until_in_range(start, partition, client, first=first, end=end)
+    same_until = yield from _same_until_in_range(attempt, start, first=first, end=end)
     if loaded is None:
-        if same_until is None and settings.reset == "error":
+        if same_until is None and attempt.settings.reset == "error":
             reason = f"the log ends at {end}" if known > end else "in a log that the broker no longer has"
             raise RecoveryError(
                 f"{partition.topic}[{partition.partition}]: the group committed {start.offset}, but {reason}; the log "
@@ -86,7 +73,7 @@ def start_in_the_log(
         # If no later epoch began, other records in the places of lost ones have the same: a restored broker's.
         compared_from = None if short and same_until == end else same_until
         common = yield from _common_end(
-            partition, loaded, engine, client, first=first, end=min(end, known), same_until=compared_from,
+            attempt, partition, loaded, first=first, end=min(end, known), same_until=compared_from,
             contradicted_at=None if start.log_change is None else start.log_change.contradicted_at,
         )  # fmt: skip
         partition.begin_with(_cut_back(partition, loaded, common))
@@ -95,7 +82,7 @@ def start_in_the_log(
     detail = f"offset {known} was completed or committed, the log ends at {end}"
     if known <= end:
         detail = f"offset {known} was completed or committed in a log that the broker no longer has"
-    engine.tell(PartitionEvent("log-truncated", partition.topic, partition.partition, offset, detail))
+    attempt.engine.tell(attempt.event("log-truncated", detail, offset))
     metadata = None if start.metadata is None else replace(start.metadata, done=None)
     if metadata is not None and (metadata.low > offset or (loaded is None and same_until is None)):
         metadata = replace(metadata, low=offset, complete=False)
@@ -106,21 +93,19 @@ def start_in_the_log(
     return replace(start, offset=offset, metadata=metadata, must_commit_first=True, acknowledged=acknowledged)
 
 
-def _bounds_once_decided(
-    start: Start, partition: Partition, client: Client, until: float | None
-) -> Steps[tuple[int, int]]:
-    first, end = client.bounds(partition.topic, partition.partition)
-    if start.offset > end and start.log_change is None:
-        with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
-            yield from wait_until_decided(partition, start.offset, reader, until=until)
-        first, end = client.bounds(partition.topic, partition.partition)
-    return first, end
+def _bounds_once_decided(attempt: Attempt, start: Start, partition: Partition) -> Steps[tuple[int, int]]:
+    bounds = attempt.client.bounds(partition.topic, partition.partition)
+    if start.offset > bounds[1] and start.log_change is None:
+        with attempt.reader() as reader:
+            yield from wait_until_decided(attempt, partition, start.offset, reader)
+        bounds = attempt.client.bounds(partition.topic, partition.partition)
+    return bounds
 
 
 def wait_until_decided(
-    partition: Partition, offset: int, reader: TailReader, *, until: float | None
+    attempt: Attempt, partition: Partition, offset: int, reader: TailReader
 ) -> Steps[None]:
-    """Wait until no transaction is open below ``offset``, or until ``until`` (monotonic seconds).
+    """Wait until no transaction is open below ``offset``, or the attempt's time is over.
 
     The committed offset may lie above the last stable offset: a reset tool sets offsets up to the end of the log, and a
     member that reads at ``read_uncommitted`` commits up to there. At ``read_committed`` a plain client reads nothing
@@ -130,7 +115,7 @@ def wait_until_decided(
     Raises `KafkaException` when the broker does not answer.
     """
     warned = False
-    while until is None or time.monotonic() < until:
+    while not attempt.is_over:
         decided = reader.bounds()[1]
         if decided >= offset or reader.log_end() < offset:
             return
@@ -145,23 +130,27 @@ def wait_until_decided(
         yield Wait(UNDECIDED_LOOK_S, "transaction")
 
 
-def _same_until_in_range(
-    start: Start, partition: Partition, client: Client, *, first: int, end: int
-) -> Steps[int | None]:
+def _same_until_in_range(attempt: Attempt, start: Start, *, first: int, end: int) -> Steps[int | None]:
     """Return the offset up to which the log still has the completed records; None where the broker cannot tell."""
     same_until = None if start.log_change is None else start.log_change.same_until
     if same_until is None:
         # Above the log's end the client only reports that the offset does not exist.
         within = replace(start, offset=min(start.offset, end))
-        same_until = yield from ask_same_until(within, partition.topic, partition.partition, client)
+        same_until = yield from _ask_same_until(attempt, within)
     return None if same_until is None else max(first, min(same_until, start.offset, end))
 
 
-def ask_same_until(start: Start, topic: str, partition: int, client: Client) -> Steps[int | None]:
+def find_log_cut(attempt: Attempt, start: Start) -> Steps[LogChange | None]:
+    """Return how the log differs from the one that the group committed in; None if it does not, or is not known to."""
+    same_until = yield from _ask_same_until(attempt, start)
+    return LogChange(same_until) if same_until is not None and same_until < start.offset else None
+
+
+def _ask_same_until(attempt: Attempt, start: Start) -> Steps[int | None]:
     """Ask the broker up to which offset its log is the one that the group committed in; None where it cannot tell."""
     if start.leader_epoch is None:
         return None
-    with closing(client.tail_reader(topic, partition)) as reader:
+    with attempt.reader() as reader:
         return (yield from reader.same_until(start.offset, start.leader_epoch))
 
 
@@ -194,9 +183,7 @@ def _cut_back(partition: Partition, loaded: Loaded, end: int) -> Loaded | None:
     return replace(loaded, progress=progress, recent=recent)
 
 
-def _is_other_log(
-    partition: Partition, loaded: Loaded, engine: Deduplicator, client: Client, *, decided: int
-) -> Steps[bool]:
+def _is_other_log(attempt: Attempt, partition: Partition, loaded: Loaded, *, decided: int) -> Steps[bool]:
     """Whether the log differs from the one in which the store has completed more records than the group committed.
 
     The broker shows this by the leader epoch. In the same epoch the last completed record shows it: a broker that was
@@ -205,7 +192,7 @@ def _is_other_log(
     """
     progress = loaded.progress
     if progress.epoch is not None:
-        with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
+        with attempt.reader() as reader:
             end = progress.completed_end
             same_until = yield from reader.same_until(end, progress.epoch)
         if same_until is not None and same_until < end:
@@ -217,7 +204,7 @@ def _is_other_log(
         return progress.completed_end > progress.low
     if witness.offset >= decided:
         return False
-    return (yield from check_witness(witness, partition, engine, client)).same is False
+    return (yield from check_witness(attempt, witness, partition)).same is False
 
 
 class WitnessCheck(NamedTuple):
@@ -229,15 +216,13 @@ class WitnessCheck(NamedTuple):
     """The leader epoch of the record at that offset; None where there is none, or it is not known."""
 
 
-def check_witness(
-    witness: Witness, partition: Partition, engine: Deduplicator, client: Client
-) -> Steps[WitnessCheck]:
+def check_witness(attempt: Attempt, witness: Witness, partition: Partition) -> Steps[WitnessCheck]:
     """Check whether the log still has a completed record at its offset."""
-    with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
+    with attempt.reader() as reader:
         first, end = reader.bounds()
         if not first <= witness.offset < end:
             return WitnessCheck(None if witness.offset < first else False)
-        for batch in reader.slices(witness.offset, witness.offset + 1, engine.keys):
+        for batch in reader.slices(witness.offset, witness.offset + 1, attempt.engine.keys):
             if batch is not None and batch.offsets:
                 key = batch.digests[0]
                 digest = partition.keys.digest_of(key)
@@ -250,13 +235,13 @@ def check_witness(
 
 
 def read_witness(
-    completed: Range, partition: Partition, engine: Deduplicator, client: Client
+    attempt: Attempt, completed: Range, partition: Partition
 ) -> Steps[tuple[Witness | None, int | None]]:
     """Return the last record in a range of offsets, and its leader epoch; None where the log has none there."""
     found: tuple[Witness | None, int | None] = None, None
-    with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
+    with attempt.reader() as reader:
         first, end = reader.bounds()
-        for batch in reader.slices(max(first, completed[0]), min(end, completed[1]), engine.keys):
+        for batch in reader.slices(max(first, completed[0]), min(end, completed[1]), attempt.engine.keys):
             if batch is not None and batch.offsets:
                 digest = partition.keys.digest_of(batch.digests[-1])
                 found = Witness.of(batch.offsets[-1], int(batch.timestamps[-1]), digest), batch.epoch
@@ -265,10 +250,9 @@ def read_witness(
 
 
 def _common_end(
+    attempt: Attempt,
     partition: Partition,
     loaded: Loaded,
-    engine: Deduplicator,
-    client: Client,
     *,
     first: int,
     end: int,
@@ -288,14 +272,14 @@ def _common_end(
     window_ms = partition.window.time_ms
     floor = begin = min(max(first, loaded.progress.low), end) if same_until is None else same_until
     search = _LogComparison(partition, loaded)
-    with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
+    with attempt.reader() as reader:
         if window_ms is not None:
             begin = min(
                 max(begin, reader.first_at(loaded.progress.known.newest_ms - window_ms) or begin), end
             )
         for start, stop in ((begin, end), (floor, begin)):
             search.restart(start)
-            for batch in reader.slices(start, stop, engine.keys):
+            for batch in reader.slices(start, stop, attempt.engine.keys):
                 if batch is not None:
                     search.compare(batch)
                 yield None
