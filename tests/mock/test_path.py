@@ -39,7 +39,7 @@ def test_an_assignment_is_a_way_of_limited_length() -> None:
     """
     trail = assignment_path()
     for _ in range(3):
-        if trail.count() > 280 or trail.modules > 41:
+        if trail.count() > 280 or trail.modules > 41 or trail.count("_kafka/") > 128:
             # On a busy machine the first message comes a round later, or a request is answered late.
             trail = assignment_path()
 

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Protocol
 
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assign.assignment import (
+    NOT_YET_DELIVERING,
     RECOVERING,
     Asking,
     Assigned,
@@ -180,7 +181,8 @@ def status_of(
 def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, ...]:
     """Return the reasons why a partition does not deliver, or not as usual; see `PartitionStatus.hindrances`."""
     partition = engine.partitions.get((assigned.topic, assigned.partition))
-    waits_for, recovers, recovered = assigned.retry.hindrance, assigned.recovers, assigned.recovered
+    waits_for, recovered = assigned.retry.hindrance, assigned.recovered
+    recovers = assigned.state in NOT_YET_DELIVERING
     of_gates = [] if partition is None else [each for gate in partition.gates for each in gate.hindrances()]
     table: list[tuple[Hindrance | None, bool]] = [
         ("offsets", isinstance(assigned.phase, Asking)),

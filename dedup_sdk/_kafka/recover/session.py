@@ -149,7 +149,7 @@ class Session:
                 )
                 if start is not None:
                     assigned.starts_at(start)
-                self._succeed(self.assigned.get(assigned.coordinates), assigned)
+                self._succeed(self.assigned.get((tp.topic, tp.partition)), assigned)
         self.log.assigned(partitions)
 
     def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
