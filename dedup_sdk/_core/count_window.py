@@ -102,7 +102,7 @@ class CountWindow:
     def _give(self, digest: bytes, offset: int) -> None:
         self.given += 1
         self.numbers[digest] = self.given
-        # A later record with this ID may have been accepted meanwhile, and still waits for its number.
+        # The ID may have been accepted again meanwhile, for its age: that record still waits for its number.
         if self.unnumbered.get(digest) == offset:
             del self.unnumbered[digest]
 

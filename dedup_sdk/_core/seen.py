@@ -471,7 +471,7 @@ class PartialSeen(Seen):
     def status(self, candidate: Candidate) -> IdStatus:
         """Say how an ID stands to those remembered."""
         id_bytes = candidate.id_bytes
-        # `ids` has the IDs that came last: the newest one may have come long before, and be forgotten there.
+        # `ids` may have forgotten the newest ID, which came long before; equal bytes need no order.
         if id_bytes in self.ids or id_bytes == self._last_id:
             return IdStatus.SEEN
         comparison = self._order.compare(self._last_id, id_bytes)

@@ -439,7 +439,7 @@ class Sources:
     def _take_over(self, chunk: Chunk, compared: Compared, notes: LastNotes) -> None:
         ahead = None if notes.source is None else notes.source.ahead
         ranks = None
-        # A store ahead of the commit has folded some of these records already: row by row, these are skipped.
+        # No record may be folded twice: if the source is ahead of some, each row is compared with its offset.
         if ahead is not None and chunk.offsets and ahead.offset < chunk.offsets[0] and not chunk.unmarked:
             is_alive = self.is_alive_throughout(ahead, chunk.timestamps)
             ranks = compared.ranks(ahead.seen.origin) if is_alive else None
