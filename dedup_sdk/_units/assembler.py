@@ -114,6 +114,7 @@ class UnitAssembler:
         # Units begun in a time that does not count.
         for known in self._newest_first():
             for each in known:
+                # All others are older, and began in time that counts.
                 if each.since_ms <= self._waited_ms:
                     break
                 each.since_ms = self._waited_ms
@@ -148,6 +149,7 @@ class UnitAssembler:
         return [reversed(self.open.values()), reversed(self.failed.values()), reversed(self.short.values())]
 
     def _now(self, now_ms: int) -> int:
+        # Never back, even if the clock is: all three tables stand in the order of this time.
         self._latest_ms = max(self._latest_ms, self._waited_ms + self._since_noted(now_ms))
         return self._latest_ms
 
@@ -183,12 +185,14 @@ class UnitAssembler:
         unit = self.open.get(member.name)
         if unit is None:
             unit = self.open[member.name] = OpenUnit(member.name, self._now(now_ms), begun_at=self._came)
+            # The name begins anew: the short unit was another one.
             self.short.pop(member.name, None)
         unit.offsets.append(offset)
         unit.items.append(item)
         count = len(unit.offsets)
         contradicts = member.malformed or (None not in (member.size, unit.size) and member.size != unit.size)
         unit.size = member.size if unit.size is None else unit.size
+        # Asked once a unit: a later record elsewhere asks there, and finds this one.
         if count == 1 and self._elsewhere(member.name):
             self.fail(unit.name, CROSSES, now_ms, ended=member.is_end)
             self._crossed.setdefault(unit.name, offset)
@@ -229,6 +233,7 @@ class UnitAssembler:
         unit = self.open.pop(name)
         unit.reason = reason
         count = len(unit.offsets)
+        # More may come: without its name the rest would begin a unit, and be waited for.
         if not ended and (unit.size is None or count < unit.size):
             known = Failed(reason, unit.size, count, self._now(now_ms), unit.offsets[0])
             self._note(self.failed, name, known)
@@ -261,6 +266,7 @@ class UnitAssembler:
 
     @staticmethod
     def _note(among: dict[bytes, Failed], name: bytes, failed: Failed) -> None:
+        # Out first: a dictionary keeps the place of a name, but the order is that of time.
         among.pop(name, None)
         among[name] = failed
         while len(among) > MOST_FAILED:
@@ -282,6 +288,7 @@ class UnitAssembler:
         self._noted_ms = None
         self.short.clear()
         for failed in self.failed.values():
+            # How long before the fold's end a unit failed, the log does not tell.
             failed.lately = False
         for known in self._newest_first():
             for each in known:

@@ -47,6 +47,7 @@ class Doubt:
 
     def pass_below(self, high: int) -> None:
         """Note that the watermark moves."""
+        # Watermarks lie outside of units: the first one that has passed the doubt is a place to begin.
         if self._whole_from < self.exact_from <= high:
             self._whole_from = high
 

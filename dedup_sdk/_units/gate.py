@@ -75,6 +75,7 @@ class UnitGate(Gate):
         found: list[tuple[Partition, int]] = []
         for other in self._all():
             gate = None if other is self._partition else other.gate(UnitGate)
+            # A fold reads history: a unit that is open there may be over for long.
             first = None if gate is None or not gate.units.is_live else gate.units.assembler.first(name)
             if first is not None:
                 found.append((other, first))

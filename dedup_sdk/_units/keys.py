@@ -89,6 +89,7 @@ class UnitKeys:
             if self.wants_ids and row in missing:
                 continue
             keys[row] = _key(keys[row], names[row] or b"", sizes[row], is_end=ends[row] is not None)
+            # One record with an ID is enough for its unit, so that this one is not missing.
             missing.pop(row, None)
         return Ids(keys, missing)
 

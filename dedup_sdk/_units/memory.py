@@ -227,6 +227,7 @@ class UnitMemory:
             return self.lookup.look_up(chunk, missing, find, discard=discard, now_ms=now_ms)
         chunk.replace_digests({row: member.digest for row, member in members.items()})
         chunk.attach_notes(UnitNotes())
+        # Before records without an ID join the unmarked ones.
         restored = set(chunk.unmarked)
         chunk.judge_unkeyed(missing, discard=discard)
         return Members(members, restored, self._find(chunk, members, restored, find))
@@ -253,6 +254,7 @@ class UnitMemory:
         if isinstance(known, Asked):
             self.lookup.judge(chunk, known)
         else:
+            # Reset whatever happens: no later record may be offered with this chunk.
             self._admitting = chunk
             try:
                 self._judge_all(chunk, known)
@@ -273,6 +275,7 @@ class UnitMemory:
             if row in known.restored:
                 self._note_over(member, offset)
                 continue
+            # The unit leaves the mark, at its end.
             chunk.leave_no_mark([row])
             place = RecordRef(chunk, row)
             status, unit, reason = self.assembler.take(member, offset, place, self._now_ms)
@@ -323,6 +326,7 @@ class UnitMemory:
             if place.chunk is not chunk:
                 self._due.append(place)
             elif chunk.states[place.row] == SINGLE:
+                # Delivered with the chunk, whose settled records are forgotten below.
                 chunk.offer_with_chunk(place.row)
         self.flight.drop_settled(chunk)
 
@@ -398,6 +402,7 @@ class UnitMemory:
             if digest in duplicates:
                 self.lookup.move_mark(digest, unit.end, unit.end_ms)
             else:
+                # Put in line while the unit waited; a rejected unit leaves no mark of this ID.
                 self.lookup.leave_line(digest, unit.end)
         self._number_none(unit, unit.digests)
         self._end_rows(unit)
@@ -419,6 +424,7 @@ class UnitMemory:
         if self._count_window is not None:
             self._number_none(unit, duplicates)
             self._count_window.offer_all(unit.accepted, unit.end)
+        # An ID alone was handled either way; with several IDs, a fold might reject the unit.
         if not covered and len(unit.accepted) > 1 and not self._folding:
             self.doubt.note_inexact_below(unit.end + 1)
         firsts: dict[bytes, RecordRef] = {}
@@ -508,6 +514,7 @@ class UnitMemory:
         for chunk, row in unit.places:
             chunk.finish(row)
             self.flight.note_dirty(chunk)
+        # Before the watermark moves, which may not stop inside the unit.
         self.over.add(unit.first, unit.end)
         del self.complete_units[unit.end]
 
@@ -573,6 +580,7 @@ class UnitMemory:
             return self._conclude(chunk, self.lookup.end(chunk, rows))
         ended: list[bytes | None] = []
         for row in range(len(chunk.states)) if rows is None else rows:
+            # The end of a chunk ends no record that was offered by itself, which may still wait in a queue.
             if chunk.states[row] != OFFERED and (rows is None or chunk.states[row] != SINGLE):
                 continue
             unit = units.get(row)
@@ -629,6 +637,7 @@ class UnitMemory:
         if isinstance(waiting, CompleteUnit):
             if self._is_first(waiting) and self._settle_out(waiting):
                 return set(waiting.digests)
+            # First in some of its queues now: later records with these IDs must meet the unit there.
             self._stand_in_line(waiting)
             return set()
         chunk, row, stored = waiting
@@ -649,6 +658,7 @@ class UnitMemory:
     def _settle_out(self, unit: CompleteUnit) -> bool:
         """Judge a unit that waited; it leaves its queues first, so that nothing that it ends waits for it."""
         sighting = self.lookup.last_sighting
+        # All IDs first: a unit that has left a queue could not go back to its place.
         if not all(sighting(each, unit.end, unit.stored.get(each))[0] for each in unit.digests):
             return False
         for digest in unit.digests:
@@ -673,6 +683,7 @@ class UnitMemory:
 
     def _number(self, count_window: CountWindow) -> None:
         """Number the records accepted before the first that is not completed, in the order of ends."""
+        # Numbers follow the order of ends: none may be given behind a unit that is still in flight.
         front = min((unit.end for unit in self.complete_units.values()), default=self.flight.position)
         # Records before it were completed, and have their numbers.
         chunks = self.flight.chunks_from(self._numbered)
@@ -686,6 +697,7 @@ class UnitMemory:
             rows = (
                 row
                 for row in range(begin, len(chunk.states))
+                # Records of units count at the unit's end, which `front` knows, or which has not come.
                 if chunk.states[row] != DONE and row not in gathered
             )
             front = min(front, next((chunk.offsets[row] for row in rows), front))
@@ -706,6 +718,7 @@ class UnitMemory:
         """See `Memory`; the marks of a unit are written in the step that says that its records are completed."""
         written = self.lookup.marks()
         ready: list[Remembered] = []
+        # With numbers only below the watermark: above, a crash loses the numbers, which are then given again.
         while self._remembered and (self._count_window is None or self._remembered[0].end < self.flight.high):
             ready.append(heappop(self._remembered))
         if not ready:

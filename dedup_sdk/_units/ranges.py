@@ -78,6 +78,7 @@ class OverUnits:
 
     def before(self, offset: int) -> int:
         """Return the highest offset up to this one that no unit which was over lately has records on both sides of."""
+        # From the highest end down: a step back may lead into a unit that ends lower.
         for end, first in sorted(self._lately, reverse=True):
             if first < offset <= end:
                 offset = first

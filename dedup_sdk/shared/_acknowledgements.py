@@ -93,6 +93,7 @@ class Acknowledgements:
         if not self.pending or not (at_once or self._breaker.allows(self._clock())):
             self._drop_excess_pending()
             return
+        # `groupby` joins neighbours only, and each window is a call.
         pending = sorted(self.pending.items(), key=lambda item: item[1].window_ms)
         for window_ms, group in groupby(pending, key=lambda item: item[1].window_ms):
             part = list(group)
@@ -106,6 +107,7 @@ class Acknowledgements:
                 )
                 answered.append(True)
                 for (key, each), was_taken in zip(part, taken, strict=True):
+                    # One by one: an interruption leaves the rest pending; to complete twice does no harm.
                     del self.pending[key]
                     if each.token and not was_taken:
                         self.count("refused")

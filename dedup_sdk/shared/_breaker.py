@@ -31,6 +31,7 @@ class Breaker:
 
     def failed(self, now_s: float) -> None:
         """Note a failed call: the wait doubles."""
+        # Bounded: after a thousand failures the power would be too large for a float.
         self._retry_at = now_s + min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures, 30))
         self.failures += 1
 

@@ -159,6 +159,7 @@ class ClaimGatekeeper:
             if not self.in_order:
                 due += [each for each in gate.waiting if each.retry_at <= now]
             elif gate.waiting[0].retry_at <= now:
+                # At 0 the first record waits for no lease, and all behind may be claimed with that one.
                 due += gate.waiting if gate.waiting[0].retry_at == 0 else gate.waiting[:1]
         return due
 
@@ -172,6 +173,7 @@ class ClaimGatekeeper:
         for each, answer in zip(asked, answers, strict=True):
             gate = each.gate
             if answer is not None and answer.kind is ClaimKind.FRESH:
+                # Also if the record then waits behind another: only an owned claim is released.
                 gate.own(digest_of(each.chunk, each.row), OwnedClaim(each.key, answer.token, each.offset))
                 self.owned_keys.add(each.key)
             if answer is not None and answer.kind is ClaimKind.DUPLICATE:
@@ -184,6 +186,7 @@ class ClaimGatekeeper:
                 each.wait_for_lease(answer.left_ms / 1000, now)
                 if self.in_order:
                     stopped.add(gate)
+            # Without an answer the last one counts: until that lease ends, another consumer has the ID.
             elif answer is None and (self.pauses or now < each.lease_ends):
                 each.wait_until(0.0)
                 if self.in_order or self.pauses:
@@ -199,6 +202,7 @@ class ClaimGatekeeper:
         if answer is None:
             self.acks.count("unasked")
             kind, reason = UNVERIFIED, "shared-outage"
+            # Owned without a claim: copies here wait, and the completion is told when the store answers.
             each.gate.own(digest_of(each.chunk, each.row), OwnedClaim(each.key, 0, each.offset))
             self.owned_keys.add(each.key)
         elif answer.kind is ClaimKind.FOREIGN:
@@ -242,11 +246,13 @@ class ClaimGatekeeper:
                 answers[row] = Claim(ClaimKind.DUPLICATE, seen_ms=pending.timestamp_ms)
             elif each.key in self.owned_keys or each.key in claimed:
                 answers[row] = Claim(ClaimKind.IN_FLIGHT, left_ms=self._shared.lease_ms)
+            # No claim of an ID whose completion is still to be sent: the completion would end the new claim.
             elif pending is None:
                 claimed.add(each.key)
                 rows.append(row)
         if rows:
             self.leases.start_renewing()
+        # `groupby` joins neighbours only, and each window is a call.
         rows.sort(key=lambda row: asked[row].gate.window_ms)
         for window_ms, group in groupby(rows, key=lambda row: asked[row].gate.window_ms):
             part = list(group)
@@ -292,6 +298,7 @@ class ClaimGatekeeper:
             self.owned_keys.difference_update([each.key for each in given])
             for digest in digests:
                 gate.disown(digest)
+            # A claim that was lost is another consumer's by now.
             given = [each for each in given if each.token and not each.lost]
             if given and self.acks.may_call():
                 with self.acks.answered():
@@ -318,6 +325,7 @@ class ClaimGatekeeper:
             if gate is None or digest is None or not gate.has_claimed(digest):
                 return True
             if not self.leases.is_valid:
+                # A process that was stopped learns only from the store which of its claims live.
                 self.leases.renew()
             if not gate.owned[digest].lost and self.leases.is_valid:
                 return True

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 RETRY_S: Final = 0.1
 """Seconds until an ID that is in flight elsewhere is claimed again; doubled each time, up to one second."""
 _MAX_RETRY_S: Final = 1.0
+# Stores may count in doubles, as Redis's scripts do: these are exact up to 2**53.
 _MAX_TIMESTAMP_MS: Final = 2**52
 
 

@@ -116,6 +116,7 @@ class Leases:
 
     def renew(self) -> None:
         """Renew all claims and mark the lost ones; where the store does not answer, the next call tries again."""
+        # Before the call: the store counts the lease from then on, at the earliest.
         began = self._clock()
         given = [
             (gate, digest, each)
@@ -134,6 +135,7 @@ class Leases:
                         gate.note_lost(digest)
                         self._lost = True
                         self._acks.count("lapsed")
+                # An error of the store ends the block in silence: only this tells that its end was reached.
                 answered.append(True)
             if not answered:
                 return
@@ -149,9 +151,11 @@ def _renew_all(of: ref[Leases], stopped: Event) -> None:
             return
         try:
             wait_s = leases.renew_while_alive()
+        # Not repeated here: the next claim starts another thread.
         except Exception:
             logger.exception(
                 "lease renewal failed; the next poll tries again", extra={"event": "lease-renewal-failed"}
             )
             return
+        # Not held while waiting: the reference would keep the consumer alive.
         del leases

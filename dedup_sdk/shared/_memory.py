@@ -49,6 +49,7 @@ class MemoryClaimStore:
 
     def _claim(self, key: bytes, wanted: Claimed, timestamp_ms: int, window_ms: int, now_ms: float) -> Claim:
         entry = self._live(key, now_ms)
+        # An owner that asks again has lost the answer: the claim goes on under a new token.
         if isinstance(entry, Claimed) and entry.owner != wanted.owner:
             return Claim(ClaimKind.IN_FLIGHT, left_ms=max(1, round(entry.until_ms - now_ms)))
         if isinstance(entry, Completed) and abs(timestamp_ms - entry.seen_ms) <= window_ms:
@@ -65,6 +66,7 @@ class MemoryClaimStore:
             kept = []
             for key, token in zip(ids, tokens, strict=True):
                 entry = self._live(key, now_ms)
+                # A lease that is over harms nobody as long as nobody has claimed the ID since.
                 ours = entry is None or (isinstance(entry, Claimed) and entry.token == token)
                 if ours:
                     self._entries[key] = Claimed(token, owner, now_ms + lease_ms)
@@ -87,6 +89,7 @@ class MemoryClaimStore:
             for key, token, timestamp_ms in zip(ids, tokens, timestamps_ms, strict=True):
                 entry = self._live(key, now_ms)
                 ours = entry is None or entry.token == token
+                # Handled without an answer: the claim may have arrived all the same.
                 if isinstance(entry, Claimed) and not token:
                     ours = entry.owner == owner
                 if isinstance(entry, Completed):
@@ -117,6 +120,7 @@ class MemoryClaimStore:
             now_ms = self._now_ms()
             for key, timestamp_ms in zip(ids, timestamps_ms, strict=True):
                 entry = self._live(key, now_ms)
+                # A claim in flight leaves a newer mark than any that is loaded.
                 if not isinstance(entry, Claimed):
                     known = Completed(0, timestamp_ms, 0.0) if entry is None else entry
                     until_ms = max(known.until_ms, now_ms + window_ms)

@@ -48,6 +48,7 @@ def scope_name(
 
 def scoped_ids(name: bytes, digests: Iterable[bytes]) -> list[bytes]:
     """Return the IDs (digests of 16 bytes) as keys in a scope: 16 bytes each, in the same order."""
+    # The name is hashed once for all IDs.
     begun = sha256(name)
     scoped = []
     for digest in digests:
