@@ -857,5 +857,4 @@ class Flight:
 
     def forget_dirty(self) -> None:
         """Note that the completions below the watermark are written."""
-        self._tail = None
         self._dirty = {first: chunk for first, chunk in self._dirty.items() if chunk.offsets[-1] >= self.high}
