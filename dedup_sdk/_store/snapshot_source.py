@@ -140,8 +140,6 @@ class RemoteFiles:
                 while max_bytes > 0 and (chunk := source.read(min(piece, max_bytes))):
                     max_bytes -= len(chunk)
                     yield chunk
-        except GeneratorExit:
-            raise
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
             raise SnapshotError(
                 f"{self.place}/{name} cannot be read: {driver_message(error, self._url)}"
