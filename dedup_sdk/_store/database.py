@@ -51,6 +51,7 @@ from dedup_sdk._marks import NO_MARKS, Marks, Progress, cut_marks, join_marks, l
 from dedup_sdk._masking import error_shown
 from dedup_sdk._store.filter_words import FilterWords, filter_words
 from dedup_sdk._store.pages import (
+    MAX_EXTENT,
     FoundMark,
     decode_items,
     decode_step,
@@ -644,6 +645,15 @@ def last_key(family: Rdict) -> bytes | None:
     cursor.seek_to_last()
     cursor.status()
     return cast("bytes", cursor.key()) if cursor.valid() else None
+
+
+def drop_extents_from(family: Rdict, number: int) -> None:
+    """Delete the pages of all extents from this number on, if there are any."""
+    cursor = family.iter()
+    cursor.seek(page_key(number, 0))
+    cursor.status()
+    if cursor.valid():
+        family.delete_range(page_key(number, 0), page_key(MAX_EXTENT, 0))
 
 
 def families_with_bloom(folder: Path) -> set[str]:

@@ -44,6 +44,7 @@ from dedup_sdk._store.database import (
     STATE,
     SharedMemory,
     StoredGeneration,
+    drop_extents_from,
     families_with_bloom,
     generation_options,
     get_values,
@@ -291,6 +292,10 @@ class RocksGenerations:
         self.clean(names)
         if not state.generations:
             return
+        # RocksDB flushes its list of files at once, and its log later: after a power cut the newest generation may
+        # have a file that no state names. The journal, or the topic, still has the marks.
+        newest = state.generations[-1]
+        drop_extents_from(self._families[newest.number], len(newest.extents))
         if not self._restore_filters():
             for generation in state.generations:
                 self._load_filter(generation)

@@ -80,6 +80,8 @@ PAGE_MARKS: Final = 64
 PAGE_BYTES: Final = 8192
 """Maximum size of the payloads of a page; with larger payloads a page has fewer marks."""
 MAX_PAYLOAD_BYTES: Final = 2**31
+MAX_EXTENT: Final = 2**32 - 1
+"""No extent has this number: its key lies above those of all pages."""
 
 _LAYOUT: Final = struct.Struct("<4B3q")
 _COUNT_BYTES: Final = 4

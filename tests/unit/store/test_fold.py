@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._marks import join_marks
 from dedup_sdk._store.filter_set import Filter
+from dedup_sdk._store.generations import Generation, RocksGenerations
 from dedup_sdk._store.read_only import read_partition
 from dedup_sdk.errors import StoreCorruptError
 from tests.support.damage import flip_marks
@@ -18,6 +20,7 @@ from tests.support.stored import only_folder, open_store
 from tests.support.surviving import copy_at_one_moment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dedup_sdk._marks import Marks
@@ -256,4 +259,55 @@ def test_a_generation_that_begins_during_a_fold_is_another_one(
     store.close()
     store = open_store(root, generation_marks=1)
     assert knows(store, expected)
+    store.close()
+
+
+def cut_after_ingest(patch: pytest.MonkeyPatch, root: Path, target: Path) -> None:
+    """Copy a store as a power cut leaves it right after a file was ingested: the log lacks what came since now.
+
+    RocksDB flushes its list of files at once, and its log when the system likes.
+    """
+    ingest = RocksGenerations.ingest
+    logged = {path.name: path.stat().st_size for path in only_folder(root).glob("*.log")}
+
+    def cut(self: RocksGenerations, generation: Generation, paths: Sequence[Path]) -> None:
+        ingest(self, generation, paths)
+        if not target.exists():
+            shutil.copytree(root, target)
+            for path in only_folder(target).glob("*.log"):
+                with path.open("r+b") as file:
+                    file.truncate(logged[path.name])
+
+    patch.setattr(RocksGenerations, "ingest", cut)
+
+
+def test_a_file_of_which_a_power_cut_left_no_state_is_gone(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next flush gives its extent the same number, and a scan and a fold read the pages of both as one."""
+    monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 100)
+    store = open_store(root, generation_marks=4 * EACH)
+    held = [random_marks(EACH, number, offset=EACH * number) for number in range(6)]
+    store.flush(progress(EACH), held[0])
+    # Opened again, the store has one log, which nothing in the background replaces.
+    store.close()
+    store = open_store(root, generation_marks=4 * EACH)
+    store.append(progress(2 * EACH), held[1])
+    cut_after_ingest(monkeypatch, root, tmp_path / "cut")
+    store.flush(progress(2 * EACH), held[1])
+    store.close()
+
+    store = open_store(tmp_path / "cut", generation_marks=4 * EACH)
+    loaded = store.load()
+    assert loaded is not None
+    assert rows([loaded.recent]) == rows([held[1]])
+    store.append(progress(3 * EACH), held[2])
+    store.flush(progress(3 * EACH), join_marks([loaded.recent, held[2]]))
+    assert knows(store, rows(held[:3]))
+    for number in range(3, 6):
+        day = dataclasses.replace(held[number], timestamps=held[number].timestamps * 0 + DAY_MS * number)
+        held[number] = day
+        store.flush(progress(EACH * (number + 1)), day)
+    assert knows(store, rows(held))
+    assert store.stats().marks == len(rows(held))
     store.close()
