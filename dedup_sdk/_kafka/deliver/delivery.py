@@ -1,7 +1,8 @@
 """The table of what is out: each message between its verdict and its end.
 
 A message is out as part of the batch that was judged last (`dedup_sdk._kafka.deliver.batch.Batch`, one entry with a
-cursor), or by itself (`Single`): it was held back and its turn has come, it was released, or its partition is paused.
+cursor), or by itself: it was held back and its turn has come, it was released, or its partition is paused. By itself it
+is *waiting* (in the queue, or aside while the application pauses its partition), or *given*.
 
 Who ends a delivered message is written in its record. `OFFERED`: whatever ends its batch. `SINGLE`: it ends by itself,
 so that the end of a batch, or a commit of all delivered messages, as in the usual ``on_revoke``, never completes a
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from dedup_sdk._core.flight import OFFERED, SINGLE, RecordRef
@@ -25,24 +25,6 @@ from dedup_sdk._observe import Counters, of_partition
 _MOST_ENDED = 10_000
 """So many completed messages wait for the next batch, at most, to be freed with it."""
 _Key = tuple[Any, Any, Any]
-
-
-class Place(Enum):
-    """Where a message waits that is out by itself."""
-
-    QUEUED = "queued"
-    """The application gets it next."""
-    ASIDE = "aside"
-    """Its partition is paused by the application."""
-
-
-class Single:
-    """A message that is out by itself, and waits to be delivered."""
-
-    __slots__ = ("message", "place")
-
-    def __init__(self, message: Any, place: Place) -> None:
-        self.message, self.place = message, place
 
 
 class CompletionPolicy(Protocol):
@@ -90,10 +72,10 @@ class Delivery:
         self.partition_of = partition_of
         self.counters = counters
         self.batch = Batch(counters)
-        self._waiting: dict[_Key, Single] = {}
+        self._waiting: dict[_Key, Any] = {}
         """By topic, partition and offset."""
         self.queue: deque[Any] = deque()
-        """Messages whose `Single` is ``QUEUED``, and events of the client: they come before those of the batch."""
+        """Waiting messages, but for those aside, and events of the client: they come before those of the batch."""
         self._given: dict[_Key, Any] = {}
         """Messages that were given by themselves, and that the policy may complete; a message that waits is not here.
 
@@ -195,10 +177,8 @@ class Delivery:
             return
         key = _key(message)
         self._given.pop(key, None)
-        if coordinates(message) in self._paused:
-            self._waiting[key] = Single(message, Place.ASIDE)
-        else:
-            self._waiting[key] = Single(message, Place.QUEUED)
+        self._waiting[key] = message
+        if coordinates(message) not in self._paused:
             (self.queue.appendleft if first else self.queue.append)(message)
 
     def set_aside(self, partitions: set[Coordinates]) -> None:
@@ -206,31 +186,23 @@ class Delivery:
         self._paused |= partitions
         for message in self.batch.withdraw(lambda each: coordinates(each) in partitions):
             self.take_out(message)
-            self._waiting[_key(message)] = Single(message, Place.ASIDE)
-        for message in self._unqueue(partitions):
-            self._waiting[_key(message)] = Single(message, Place.ASIDE)
+            self._waiting[_key(message)] = message
+        self._unqueue(partitions)
 
     def bring_back(self, partitions: set[Coordinates]) -> None:
         """Queue the messages again that `set_aside` took, each partition by offset."""
-        self._paused -= partitions
-        back = [
-            each
-            for each in self._waiting.values()
-            if each.place is Place.ASIDE and coordinates(each.message) in partitions
-        ]
-        for single in sorted(back, key=lambda each: _key(each.message)):
-            single.place = Place.QUEUED
-            self.queue.append(single.message)
+        back = partitions & self._paused
+        self._paused -= back
+        self.queue.extend(sorted((m for m in self._waiting.values() if coordinates(m) in back), key=_key))
 
-    def _unqueue(self, partitions: Collection[Coordinates]) -> list[Any]:
-        """Remove the messages of partitions from the queue, and return them; events stay."""
-        removed = [m for m in self.queue if m.error() is None and coordinates(m) in partitions]
-        if removed:
-            gone = set(map(id, removed))
-            kept = [message for message in self.queue if id(message) not in gone]
-            self.queue.clear()
-            self.queue.extend(kept)
-        return removed
+    def _unqueue(self, partitions: Collection[Coordinates]) -> None:
+        """Remove the messages of partitions from the queue; events stay."""
+        self._requeue(m for m in self.queue if m.error() is not None or coordinates(m) not in partitions)
+
+    def _requeue(self, kept: Iterable[Any]) -> None:
+        left = list(kept)
+        self.queue.clear()
+        self.queue.extend(left)
 
     def take_back(self, chosen: Callable[[Partition, RecordRef], bool]) -> list[tuple[Partition, RecordRef]]:
         """Take the messages that wait to be delivered, and for which ``chosen`` is true, out of the table."""
@@ -245,16 +217,9 @@ class Delivery:
             return True
 
         self.batch.withdraw(is_chosen)
-        for message in [each.message for each in list(self._waiting.values()) if is_chosen(each.message)]:
-            del self._waiting[_key(message)]
-        self._forget_unlisted()
+        self._waiting = {key: each for key, each in self._waiting.items() if not is_chosen(each)}
+        self._requeue(m for m in self.queue if m.error() is not None or _key(m) in self._waiting)
         return taken
-
-    def _forget_unlisted(self) -> None:
-        """Drop the messages of the queue whose entry is gone."""
-        kept = [m for m in self.queue if m.error() is not None or _key(m) in self._waiting]
-        self.queue.clear()
-        self.queue.extend(kept)
 
     # --- what waits ----------------------------------------------------------------------------------------------
 
@@ -279,11 +244,7 @@ class Delivery:
 
     def _waiting_alone(self, topic: str, partition: int) -> set[int]:
         """Return the offsets of the messages of a partition that wait by themselves, be they queued or aside."""
-        return {
-            each.message.offset()
-            for each in self._waiting.values()
-            if coordinates(each.message) == (topic, partition)
-        }
+        return {each.offset() for each in self._waiting.values() if coordinates(each) == (topic, partition)}
 
     def _first_ready(self, topic: str, partition: int) -> int | None:
         # The ready messages of a partition are in its order.
@@ -452,9 +413,7 @@ class Delivery:
         self._unqueue(gone)
         self._paused -= set(gone)
         self._given = {key: each for key, each in self._given.items() if coordinates(each) not in gone}
-        self._waiting = {
-            key: each for key, each in self._waiting.items() if coordinates(each.message) not in gone
-        }
+        self._waiting = {key: each for key, each in self._waiting.items() if coordinates(each) not in gone}
 
 
 def _key(message: Any) -> _Key:
