@@ -111,6 +111,12 @@ def callables(name: str, value: object) -> list[Callable[..., Any]]:
     return functions
 
 
+def runs_on_loop(function: Any) -> bool:
+    """Whether this is a coroutine function, or an object that is called as one."""
+    asks = inspect.iscoroutinefunction
+    return asks(function) or asks(getattr(function, "__call__", None))  # noqa: B004
+
+
 def unfit_arguments(function: Callable[..., Any], count: int) -> str | None:
     """Return the arguments of a function that cannot be called with ``count`` of them; None if it can be."""
     try:

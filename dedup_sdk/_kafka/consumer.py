@@ -448,8 +448,7 @@ class DedupConsumer(Consumer):
         )
         self._access.check_open()
         letters = None
-        if settings.on_error == "dead-letter":
-            topic = settings.dead_letters or f"{self._settings.group}.dead-letters"
+        if (topic := settings.letters_of(self._settings.group)) is not None:
             letters = DeadLetterProducer(self._settings, topic)
         session = WorkerSession(
             self.poll,

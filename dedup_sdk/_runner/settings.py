@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from confluent_kafka import Message
 
-from dedup_sdk._checks import choice, seconds, text, unfit_arguments, whole
+from dedup_sdk._checks import choice, runs_on_loop, seconds, text, unfit_arguments, whole
 from dedup_sdk._masking import shown
 from dedup_sdk._runner.tasks import Order, Task
 from dedup_sdk.errors import ConfigurationError
@@ -162,23 +162,39 @@ def refuse_unfit(handler: Callable[..., Any], kind: str, *, produces: bool = Fal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """The settings of a run; raises `ConfigurationError` with a one-line message."""
-
+class _AnyRunSettings:
     handler: Callable[..., object]
     on_error: OnError
     dead_letters: str | None
     """The dead-letter topic; None: the default."""
+    retries: Retries
+
+    def __post_init__(self) -> None:
+        choice("on_error", self.on_error, ("raise", "retry", "dead-letter"))
+        check_dead_letters(self.dead_letters, self.on_error)
+
+    def letters_of(self, group: str) -> str | None:
+        """Return the topic for the dead letters of a group; None: failures are not dead-lettered."""
+        return (self.dead_letters or f"{group}.dead-letters") if self.on_error == "dead-letter" else None
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether a handler's error, after its retries, ends the run."""
+        fails_each = isinstance(error, UnfitHandlerError) or not isinstance(error, Exception)
+        return self.on_error != "dead-letter" or fails_each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings(_AnyRunSettings):
+    """The settings of a run; raises `ConfigurationError` with a one-line message."""
+
     workers: int
     order: Order
-    retries: Retries
     max_in_flight: int
     produces: bool = False
     """Whether the handler takes a message, and the function that produces."""
 
     def __post_init__(self) -> None:
-        choice("on_error", self.on_error, ("raise", "retry", "dead-letter"))
-        check_dead_letters(self.dead_letters, self.on_error)
+        _AnyRunSettings.__post_init__(self)
         choice("order", self.order, ("key", "none"))
         whole(
             "workers",
@@ -190,9 +206,6 @@ class RunSettings:
             "max_in_flight", self.max_in_flight, least=self.workers,
             advice=f"some of the {self.workers} workers would be idle; give at least {self.workers}",
         )  # fmt: skip
-        self._check_handler()
-
-    def _check_handler(self) -> None:
         if not callable(self.handler):
             raise ConfigurationError(
                 f"handler={shown(self.handler)}: give a function of a message, e.g. run(handle)"
@@ -204,7 +217,32 @@ class RunSettings:
             )
         refuse_unfit(self.handler, "a function", produces=self.produces)
 
-    def is_final(self, error: BaseException) -> bool:
-        """Whether a handler's error, after its retries, ends the run."""
-        fails_each = isinstance(error, UnfitHandlerError) or not isinstance(error, Exception)
-        return self.on_error != "dead-letter" or fails_each
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncRunSettings(_AnyRunSettings):
+    """The settings of a run on an event loop; raises `ConfigurationError` with a one-line message."""
+
+    handler: Callable[[Message], Awaitable[object]]
+    concurrency: int
+    order: Literal["key", "partition"] | None
+
+    def __post_init__(self) -> None:
+        _AnyRunSettings.__post_init__(self)
+        if self.order is not None:
+            choice("order", self.order, ("key", "partition"))
+        whole(
+            "concurrency", self.concurrency, advice="give the most handlers that may run at a time, e.g. 100"
+        )
+        function: Any = self.handler
+        while isinstance(function, partial):
+            function = function.func
+        if not callable(function):
+            raise ConfigurationError(
+                f"handler={shown(self.handler)}: give a coroutine function, e.g. run(handle)"
+            )
+        if not runs_on_loop(function):
+            raise ConfigurationError(
+                f"handler={shown(self.handler)} is a plain function, which would stop the event loop: write async def, "
+                "have it await asyncio.to_thread(work, message), or use DedupConsumer.run in a thread"
+            )
+        refuse_unfit(self.handler, "a coroutine function")

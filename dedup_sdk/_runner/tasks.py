@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from dedup_sdk._observe import Counters, of_partition
 
-Order = Literal["key", "none"]
+Order = Literal["key", "partition", "none"]
 Coordinates = tuple[str, int]
 
 
@@ -104,11 +104,11 @@ class Tasks:
     """The tasks in flight, in order of arrival. Not thread-safe.
 
     A task whose handler was called counts as delivered when it leaves. With ``order="key"`` the tasks with one key of
-    one partition form a queue; messages without a key are not queued.
+    one partition form a queue; messages without a key are not queued. With ``partition`` all tasks of one do.
     """
 
     def __init__(self, order: Order, counters: Counters) -> None:
-        self._by_key = order == "key"
+        self._order = order
         self._counters = counters
         self._tasks: dict[Task, Hashable] = {}
         self._queues: dict[Hashable, deque[Task]] = {}
@@ -121,8 +121,8 @@ class Tasks:
 
     def add(self, task: Task) -> bool:
         """Add a task; True if its handler may be called now."""
-        key = task.message.key() if self._by_key else None
-        if key is None:
+        key = task.message.key() if self._order == "key" else None
+        if key is None and self._order != "partition":
             self._tasks[task] = None
             return True
         queue_key = (task.coordinates, key)

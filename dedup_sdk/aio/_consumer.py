@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
-from math import inf
 from pathlib import Path
-from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal, signal
+from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal
 from threading import current_thread, main_thread
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
-from weakref import ref
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk._checks import whole
+from dedup_sdk._checks import choice, whole
+from dedup_sdk._kafka.client.closing import stopped_by
 from dedup_sdk._kafka.client.fields import note_message
-from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode
 from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk._kafka.deliver.write_policy import Durability
@@ -29,25 +28,26 @@ from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics
 from dedup_sdk._observe import Counters, Health, PartitionStatus, VerdictEvent
 from dedup_sdk._record import Verdict
-from dedup_sdk._runner.settings import Failures, OnError
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._strategy import Strategy
-from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, EndsBy, MessageBuffer, coordinates_of
+from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, MessageBuffer, coordinates_of
 from dedup_sdk.aio._observers import LoopObservers
-from dedup_sdk.aio._owner import CLOSED, Owner
-from dedup_sdk.aio._run import AsyncHandler, Order
-from dedup_sdk.aio._taker import AnyTask, Iteration, Taker, coroutine_function, running_task
-from dedup_sdk.shared._protocol import ClaimStore
-from dedup_sdk.shared._settings import Shared
+from dedup_sdk.aio._owner import Owner, RebalanceCallback, Rebalances
+from dedup_sdk.aio._taker import AnyTask, EndsBy, Iteration, Taker, coroutine_function, running_task
+
+if TYPE_CHECKING:
+    from dedup_sdk._runner.settings import Failures, OnError
+    from dedup_sdk.shared._protocol import ClaimStore
+    from dedup_sdk.shared._settings import Shared
 
 T = TypeVar("T")
+_Places = list[TopicPartition]
+_Named = _Places | None
 
 logger = logging.getLogger("dedup_sdk")
 
 AnyObserver = Callable[[VerdictEvent], object]
 """A function, which is called on the consumer's thread, or a coroutine function, which is awaited on the event loop."""
-RebalanceCallback = Callable[[Any, list[TopicPartition]], object]
-"""A function, which gets the `DedupConsumer`, or a coroutine function, which gets the `AsyncDedupConsumer`."""
 
 
 class AsyncDedupConsumer:
@@ -90,49 +90,37 @@ class AsyncDedupConsumer:
         revoke_deadline: float | None = None,
         **client_arguments: Any,
     ) -> None:
-        settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
-        loop_observers = LoopObservers()
-        # The application has not seen what the thread has fetched: only the messages that it took may be completed by
-        # its next call.
-        by_offsets = not settings.completes_on_next_call
+        self._observers = LoopObservers()
         self._consumer = DedupConsumer(
             config,
             dedup=dedup,
             store=store,
-            completion=completion if by_offsets else "explicit",
+            # The application has not seen all that the thread has fetched: it alone knows what ends.
+            completion="explicit",
             durability=durability,
             mode=mode,
             recovery=recovery,
             shared=shared,
-            observers=loop_observers.of(observers),
+            observers=self._observers.of(observers),
             idle_timeout=idle_timeout,
             revoke_deadline=revoke_deadline,
             **client_arguments,
         )
         # In these the callbacks are guarded, for the producer of dead letters, too.
         self._settings, self._spec = self._consumer._settings, dedup.id  # noqa: SLF001
-        self._deadline_s = settings.revoke_deadline_s * WAITING_SHARE
         self._idle_timeout_s = idle_timeout
         self._buffer = MessageBuffer()
-        self._owner = Owner(
-            self._consumer,
-            self._buffer,
-            deadline_s=self._deadline_s,
-            # What is only observed is delivered also if it is completed.
-            prunes=mode != "observe",
-            leases=shared is not None,
-            name=f"dedup-aio-{settings.group}",
-        )
-        loop_observers.attach(self._owner)
-        self._observers = loop_observers
-        ends = EndsBy.OFFSETS if by_offsets else EndsBy.NEXT
-        self._taker = Taker(
-            self._buffer,
-            self._owner,
-            EndsBy.CALL if completion == "explicit" else ends,
-            writes_each=durability == "record",
-        )
-        self._closed = False
+        deadline_s = self._settings.revoke_deadline_s * WAITING_SHARE
+        name = f"dedup-aio-{self._settings.group}"
+        self._owner = Owner(self._consumer, self._buffer, deadline_s=deadline_s, name=name)
+        self._observers.attach(self._owner)
+        self._rebalances = Rebalances(self._owner, self._buffer)
+        choice("completion", completion, ("on-next-call", "explicit"))
+        by_rule = EndsBy.NEXT if self._settings.completes_on_next_call else EndsBy.COMMIT
+        ends = EndsBy.CALL if completion == "explicit" else by_rule
+        self._taker = Taker(self._buffer, self._owner, ends, writes_each=durability == "record")
+        # A consumer that was dropped without `close` is closed by its thread.
+        weakref.finalize(self, self._owner.abandon)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -143,10 +131,10 @@ class AsyncDedupConsumer:
         With ``completion="on-next-call"`` it first completes the message that you got before, whatever became of its
         handling: `once` tells the consumer exactly. If the call is cancelled, the next one returns its message.
         """
-        return self._poll(running_task(), _seconds(timeout))
+        return self._poll(running_task(), timeout)
 
-    async def _poll(self, asker: AnyTask, timeout_s: float) -> Message | None:
-        got = await self._consume(asker, 1, timeout_s)
+    async def _poll(self, asker: AnyTask, timeout: float | None) -> Message | None:
+        got = await self._consume(asker, 1, timeout)
         return got[0] if got else None
 
     @coroutine_function
@@ -158,13 +146,16 @@ class AsyncDedupConsumer:
         It waits until so many have come, or the time is up; never for more than 1,000, which is what waits here at
         most. With ``completion="on-next-call"`` it first completes the messages that you got before.
         """
-        return self._consume(running_task(), num_messages, _seconds(timeout))
+        return self._consume(running_task(), num_messages, timeout)
 
-    async def _consume(self, asker: AnyTask, num_messages: int, timeout_s: float) -> list[Message]:
+    async def _consume(self, asker: AnyTask, num_messages: int, timeout: float | None) -> list[Message]:
         whole("num_messages", num_messages, advice="give the most messages to return, e.g. 100")
-        self._begin()
+        self._owner.start()
+        timeout_s = None if timeout is None or timeout < 0 else timeout
         enough = min(num_messages, MOST_QUEUED)
-        return await self._taker.take(num_messages, timeout_s, asker=asker, enough=enough)
+        return await self._taker.take(
+            num_messages, timeout_s, asker=asker, enough=enough, ends=self._taker.ends
+        )
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others.
@@ -179,7 +170,7 @@ class AsyncDedupConsumer:
         return self._iteration(EndsBy.CALL)
 
     def _iteration(self, ends: EndsBy) -> Iteration:
-        self._begin()
+        self._owner.start()
         return Iteration(self, self._taker, IdleClock(self._owner, self._idle_timeout_s), ends)
 
     def stop(self) -> None:
@@ -189,41 +180,21 @@ class AsyncDedupConsumer:
         """
         self._taker.stop()
 
-    @contextlib.contextmanager
-    def stop_on_signals(self, *signals: Signals) -> Iterator[list[int]]:
+    def stop_on_signals(self, *signals: Signals) -> AbstractContextManager[list[int]]:
         """Call `stop` when SIGTERM or Ctrl-C comes inside the block (or one of ``signals``, if you give some).
 
         A second Ctrl-C acts as if this block were not there. The block gets a list to which the received signals are
         added. You must call this in the main thread, inside a coroutine.
         """
-        loop, caught = asyncio.get_running_loop(), list[int]()
-        before = {number: getsignal(number) for number in signals or (SIGTERM, SIGINT)}
-
-        def restore(number: Signals) -> None:
-            if number in before:
-                loop.remove_signal_handler(number)
-                signal(number, before.pop(number))
-
-        def receive(number: Signals) -> None:
-            caught.append(number)
-            if number is SIGINT:
-                restore(number)
-            self.stop()
-
-        for number in list(before):
-            loop.add_signal_handler(number, receive, number)
-        try:
-            yield caught
-        finally:
-            for number in list(before):
-                restore(number)
+        loop = asyncio.get_running_loop()
+        return stopped_by(signals or (SIGTERM, SIGINT), lambda: loop.call_soon_threadsafe(self.stop))
 
     async def run(
         self,
-        handler: AsyncHandler,
+        handler: Callable[[Message], Awaitable[object]],
         *,
         concurrency: int = 100,
-        order: Order = "key",
+        order: Literal["key", "partition"] | None = "key",
         on_error: OnError = "raise",
         dead_letters: str | None = None,
         attempts: int | None = 5,
@@ -253,49 +224,33 @@ class AsyncDedupConsumer:
         Raises the error of the handler, `DeadLetterError`, the errors of iteration, and `ConfigurationError` for
         settings that make no sense.
         """
-        from dedup_sdk._runner.settings import Retries, calls_at_most
-        from dedup_sdk.aio._run import AsyncRunner, AsyncRunSettings, DeadLetters
+        from dedup_sdk._runner.settings import AsyncRunSettings, Retries, calls_at_most
+        from dedup_sdk.aio._run import AsyncRunner, dead_letters_to
 
-        topic = dead_letters or f"{self._settings.group}.dead-letters"
+        calls = calls_at_most(on_error, attempts)
+        retries = Retries(attempts=calls, on=retry_on, wait_initial=wait_initial, wait_max=wait_max)
         settings = AsyncRunSettings(
             handler=handler,
             concurrency=concurrency,
             order=order,
             on_error=on_error,
-            dead_letters=topic if on_error == "dead-letter" else dead_letters,
-            retries=Retries(
-                attempts=calls_at_most(on_error, attempts),
-                on=retry_on,
-                wait_initial=wait_initial,
-                wait_max=wait_max,
-            ),
+            dead_letters=dead_letters,
+            retries=retries,
         )
-        self._begin()
+        self._owner.start()
         if self._taker.runner is not None:
             raise RuntimeError(
                 "run() is at work already: one consumer has one loop; give it more concurrency"
             )
-        letters = (
-            DeadLetters(self._owner, self._settings, topic, self._spec) if settings.dead_letters else None
-        )
-        runner = AsyncRunner(
-            settings,
-            taker=self._taker,
-            owner=self._owner,
-            idle=IdleClock(self._owner, self._idle_timeout_s),
-            letters=letters,
-            deadline_s=self._deadline_s,
-        )
-        self._taker.begin_run()
-        try:
-            if letters is not None:
-                await letters.open()
-            with self._stop_on_sigterm():
-                await runner.run()
-        finally:
-            self._taker.end_run()
-            if letters is not None:
-                await letters.close()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._taker.running())
+            send = None
+            if (topic := settings.letters_of(self._settings.group)) is not None:
+                letters = dead_letters_to(topic, self._owner, self._consumer, self._settings, self._spec)
+                send = await stack.enter_async_context(letters)
+            stack.enter_context(self._stop_on_sigterm())
+            idle = IdleClock(self._owner, self._idle_timeout_s)
+            await AsyncRunner(settings, taker=self._taker, owner=self._owner, idle=idle, send=send).run()
 
     def _stop_on_sigterm(self) -> AbstractContextManager[object]:
         """Stop at SIGTERM, unless the program handles that signal, or signals come to another thread."""
@@ -312,19 +267,20 @@ class AsyncDedupConsumer:
         If the call is cancelled, they are completed all the same. See `DedupConsumer.complete`.
         """
         _refuse_others(messages)
-        self._buffer.end(messages, End.DEAD_LETTERED if dead_lettered else None)
-        await self._flush()
+        self._buffer.end(messages, End.DEAD_LETTERED if dead_lettered else End.COMPLETED)
+        await self._owner.flush()
 
     async def release(self, message: Message) -> None:
         """Give a message back: it is delivered again before new ones, also if this call is cancelled."""
         _refuse_others([message])
-        self._buffer.end([message], End.RELEASED)
-        await self._flush()
+        if not self._buffer.end([message], End.RELEASED):
+            self.counters.stale += 1
+        await self._owner.flush()
 
     async def holds(self, message: Message) -> bool:
         """Whether you may still handle a message; see `DedupConsumer.holds`."""
         _refuse_others([message])
-        return await self._call(self._consumer.holds, message)
+        return await self._owner.call(self._consumer.holds, message)
 
     @contextlib.asynccontextmanager
     async def once(self, message: Message) -> AsyncIterator[Message]:
@@ -349,27 +305,20 @@ class AsyncDedupConsumer:
 
     @overload
     def commit(
-        self,
-        message: Message | None = ...,
-        offsets: list[TopicPartition] | None = ...,
-        *,
-        asynchronous: Literal[False],
-    ) -> Coroutine[Any, Any, list[TopicPartition]]: ...
+        self, message: Message | None = ..., offsets: _Named = ..., *, asynchronous: Literal[False]
+    ) -> Coroutine[Any, Any, _Places]: ...
     @overload
     def commit(
-        self,
-        message: Message | None = ...,
-        offsets: list[TopicPartition] | None = ...,
-        asynchronous: bool = ...,  # noqa: FBT001 (the plain client's signature)
-    ) -> Coroutine[Any, Any, list[TopicPartition] | None]: ...
-
+        self, message: Message | None = ..., offsets: _Named = ..., *, asynchronous: Literal[True] = ...
+    ) -> Coroutine[Any, Any, None]: ...
+    @overload
+    def commit(
+        self, message: Message | None = ..., offsets: _Named = ..., asynchronous: bool = ...
+    ) -> Coroutine[Any, Any, _Named]: ...
     @coroutine_function
     def commit(
-        self,
-        message: Message | None = None,
-        offsets: list[TopicPartition] | None = None,
-        asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
-    ) -> Coroutine[Any, Any, list[TopicPartition] | None]:
+        self, message: Message | None = None, offsets: _Named = None, asynchronous: bool = True
+    ) -> Coroutine[Any, Any, _Named]:
         """Commit completed messages; see `DedupConsumer.commit`.
 
         With ``completion="on-next-call"`` it first completes messages that your task got: those up to ``message``, or
@@ -378,18 +327,10 @@ class AsyncDedupConsumer:
         """
         return self._commit(running_task(), message, offsets, asynchronous)
 
-    async def _commit(
-        self, asker: AnyTask, message: Message | None, offsets: list[TopicPartition] | None, *how: bool
-    ) -> list[TopicPartition] | None:
-        taker, is_unnamed = self._taker, message is None and offsets is None
-        if is_unnamed and taker.ends is EndsBy.OFFSETS and not self._settings.only_stored:
-            # Not all that the consumer has delivered: some of that is still queued here.
-            offsets = [TopicPartition(*at, end) for at, end in self._buffer.taken_up_to().items()]
-        is_left_out = is_unnamed and taker.ends is EndsBy.NEXT and taker.iterates
+    async def _commit(self, asker: AnyTask, message: Message | None, offsets: _Named, *how: bool) -> _Named:
+        is_left_out = message is None and offsets is None and self._taker.iterates
         try:
-            return await self._name(
-                asker, message, offsets, lambda *named: self._consumer.commit(*named, *how)
-            )
+            return await self._name(asker, message, offsets, self._consumer.commit, message, offsets, *how)
         except KafkaException as error:
             if is_left_out and error.args[0].code() == KafkaError._NO_OFFSET:  # noqa: SLF001
                 return []  # nothing came before the message that is still in its body
@@ -397,71 +338,43 @@ class AsyncDedupConsumer:
 
     @coroutine_function
     def store_offsets(
-        self, message: Message | None = None, offsets: list[TopicPartition] | None = None
+        self, message: Message | None = None, offsets: _Named = None
     ) -> Coroutine[Any, Any, None]:
         """Complete the messages that your task got up to a message, or below offsets; the next commit includes them."""
-        return self._name(running_task(), message, offsets, self._consumer.store_offsets)
+        return self._name(running_task(), message, offsets, self._consumer.store_offsets, message, offsets)
 
     async def _name(
         self,
         asker: AnyTask,
         message: Message | None,
-        offsets: list[TopicPartition] | None,
-        call: Callable[[Message | None, list[TopicPartition] | None], T],
+        offsets: _Named,
+        call: Callable[..., T],
+        *how: Any,
     ) -> T:
-        """Make a call that may name messages: those of the last call for messages, if this task has them, end first."""
-        self._complete_last(asker, message, offsets)
-        return await self._call(lambda: call(*self._before_queued(message, offsets)))
-
-    def _before_queued(
-        self, message: Message | None, offsets: list[TopicPartition] | None
-    ) -> tuple[Message | None, list[TopicPartition] | None]:
-        """Return what a call names, but for messages behind one that waits here: a released one, which comes again."""
-        if self._taker.ends is not EndsBy.OFFSETS or (message is None) == (offsets is None):
-            return message, offsets
+        """Make a call that may name messages: those in hand, if this task has them, end first."""
+        below: dict[Coordinates, int] | None = {} if self._settings.only_stored else None
         if message is not None:
-            offset = message.offset()
-            if message.error() is not None or offset is None:
-                return message, offsets
-            offsets = [TopicPartition(*coordinates_of(message), offset + 1)]
-        return None, self._up_to_queued(offsets or [])
+            _refuse_others([message])
+            is_event = message.error() is not None
+            below = {} if is_event else {coordinates_of(message): (message.offset() or 0) + 1}
+        elif offsets is not None:
+            below = {(each.topic, each.partition): each.offset for each in offsets}
+        self._taker.end_named(asker, message, below)
+        return await self._owner.call(call, *how)
 
-    def _up_to_queued(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return partitions with their offsets, or with that of their first message that waits here, if it is lower."""
-        first = self._buffer.first_queued()
-        return [
-            TopicPartition(
-                each.topic,
-                each.partition,
-                min(each.offset, first.get((each.topic, each.partition), each.offset)),
-            )
-            for each in partitions
-        ]
-
-    async def committed(
-        self,
-        partitions: list[TopicPartition],
-        timeout: float = 10.0,  # noqa: ASYNC109 (the plain client's signature)
-    ) -> list[TopicPartition]:
+    async def committed(self, partitions: _Places, timeout: float = 10.0) -> _Places:
         """Return the offsets that the group has committed, as the plain client does."""
-        return await self._call(lambda: self._consumer.committed(partitions, timeout))
+        return await self._owner.call(self._consumer.committed, partitions, timeout)
 
     async def get_watermark_offsets(
-        self,
-        partition: TopicPartition,
-        timeout: float = 10.0,  # noqa: ASYNC109 (the plain client's signature)
-        *,
-        cached: bool = False,
+        self, partition: TopicPartition, timeout: float = 10.0, *, cached: bool = False
     ) -> tuple[int, int]:
         """Return the first offset of a partition's log, and the offset behind its end, as the plain client does."""
-        return await self._call(lambda: self._consumer.get_watermark_offsets(partition, timeout, cached))
+        return await self._owner.call(self._consumer.get_watermark_offsets, partition, timeout, cached)
 
     async def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message that you got, or that was hidden."""
-        return await self._call(self._positions, partitions)
-
-    def _positions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        return self._up_to_queued(self._consumer.position(partitions))
+        return await self._owner.call(self._where_you_are, self._consumer.position, partitions)
 
     @coroutine_function
     def seek(self, partition: TopicPartition) -> Coroutine[Any, Any, None]:
@@ -469,20 +382,19 @@ class AsyncDedupConsumer:
 
         With ``completion="on-next-call"`` it first completes what your task got below that offset.
         """
-        return self._seek(running_task(), partition)
-
-    async def _seek(self, asker: AnyTask, partition: TopicPartition) -> None:
         if not isinstance(partition, TopicPartition):
             raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
-        self._complete_last(asker, None, [partition])
+        return self._name(
+            running_task(), None, [partition], self._where_you_are, self._consumer.seek, partition
+        )
 
-        def seek() -> None:
-            if partition.offset >= 0 and partition.offset == self._positions([partition])[0].offset:
-                # No move: what waits here stays.
-                return
-            self._move({(partition.topic, partition.partition)}, lambda: self._consumer.seek(partition))
+    def _where_you_are(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Make a call on the thread that asks, or changes, where partitions are read.
 
-        await self._call(seek)
+        First the consumer has back what waits here, so that it stands where you do.
+        """
+        self._owner.give_back()
+        return call(*arguments)
 
     # --- which partitions are read -------------------------------------------------------------------------------
 
@@ -499,100 +411,48 @@ class AsyncDedupConsumer:
         event loop, and gets this consumer, whose methods it may await. It has half of ``revoke_deadline``, then it is
         cancelled. Messages that you have of partitions that are revoked may end meanwhile, up to that deadline.
         """
-        owner, me = self._owner, ref(self)
-
-        def assigned(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
-            owner.call_back(on_assign, (me(), consumer), partitions, assigns=True)
-
-        def revoked(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
-            try:
-                owner.call_back(on_revoke, (me(), consumer), partitions)
-            finally:
-                owner.leave(_coordinates(partitions), waits=True)
-
-        def lost(consumer: DedupConsumer, partitions: list[TopicPartition]) -> None:
-            owner.leave(_coordinates(partitions), waits=False)
-            owner.call_back(on_lost or on_revoke, (me(), consumer), partitions)
-
-        arguments: dict[str, Any] = {"on_revoke": revoked, "on_lost": lost}
-        if on_assign is not None:
-            arguments["on_assign"] = assigned
-        await self._call(lambda: self._consumer.subscribe(topics, **arguments))
+        callbacks = self._rebalances.callbacks(
+            self, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost
+        )
+        await self._owner.call(lambda: self._consumer.subscribe(topics, **callbacks))
 
     async def unsubscribe(self) -> None:
         """Leave the group; see `DedupConsumer.unsubscribe`."""
-        await self._call(self._consumer.unsubscribe)
+        await self._owner.call(self._consumer.unsubscribe)
 
     async def assignment(self) -> list[TopicPartition]:
         """Return the partitions that are assigned."""
-        return await self._call(self._consumer.assignment)
+        return await self._owner.call(self._consumer.assignment)
 
     async def assign(self, partitions: list[TopicPartition]) -> None:
         """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
-        await self._leave(None, lambda: self._consumer.assign(partitions))
+        await self._owner.call(self._where_you_are, self._consumer.assign, partitions)
 
     async def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
-        await self._call(lambda: self._consumer.incremental_assign(partitions))
+        await self._owner.call(self._consumer.incremental_assign, partitions)
 
     async def unassign(self) -> None:
         """Let all partitions go: completed work is written and committed."""
-        await self._leave(None, self._consumer.unassign)
+        await self._owner.call(self._where_you_are, self._consumer.unassign)
 
     async def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go: completed work is written and committed."""
-        await self._leave(partitions, lambda: self._consumer.incremental_unassign(partitions))
-
-    async def _leave(self, partitions: list[TopicPartition] | None, change: Callable[[], object]) -> None:
-        """Change the assignment, by which some partitions (None: all) go, or are read from their position again."""
-
-        def work() -> None:
-            if self._owner.assigns:
-                # In its callback the call sets offsets only.
-                change()
-                return
-            going = self._consumer.assignment() if partitions is None else partitions
-            self._move(_coordinates(going), change)
-
-        await self._call(work)
-
-    def _move(self, partitions: Collection[Coordinates], change: Callable[[], object]) -> None:
-        """Let partitions go, or read them from another offset on; on the thread.
-
-        The consumer counts what waits here as delivered. It has that back first, so that both stand at one place, and
-        nothing is missing if the change fails.
-        """
-        for message in self._buffer.take_back(partitions):
-            if self._consumer.holds(message):
-                self._consumer.release(message)
-        change()
-        self._owner.tell_withdrawn(self._buffer.out_of(partitions))
-        self._buffer.forget(partitions)
+        await self._owner.call(self._where_you_are, self._consumer.incremental_unassign, partitions)
 
     async def pause(self, partitions: list[TopicPartition]) -> None:
         """Deliver nothing from these partitions until `resume`."""
-
-        def pause() -> None:
-            self._consumer.pause(partitions)
-            self._buffer.set_aside(_coordinates(partitions))
-
-        await self._call(pause)
+        await self._owner.call(self._where_you_are, self._consumer.pause, partitions)
 
     async def resume(self, partitions: list[TopicPartition]) -> None:
         """Deliver from these partitions again."""
-
-        def resume() -> None:
-            self._consumer.resume(partitions)
-            self._buffer.bring_back(_coordinates(partitions), self._owner.holds)
-
-        await self._call(resume)
-        self._taker.notify()
+        await self._owner.call(self._consumer.resume, partitions)
 
     # --- verdicts, counters, status ------------------------------------------------------------------------------
 
     async def verdict(self, message: Message) -> Verdict | None:
         """Return the verdict of a message that you got; None if it is forgotten."""
-        return await self._call(self._consumer.verdict, message)
+        return await self._owner.call(self._consumer.verdict, message)
 
     @property
     def counters(self) -> Counters:
@@ -628,14 +488,13 @@ class AsyncDedupConsumer:
         The event loop goes on meanwhile. If the call is cancelled, that is raised when the consumer is closed. An error
         of a callback that no call for messages has raised yet is raised then, too.
         """
-        self._owner.refuse_in_callback()
-        self._closed = True
+        self._rebalances.refuse_in_callback()
         self._taker.close()
         await self._owner.end()
-        await self._observers.end(self._deadline_s)
+        await self._observers.end()
 
     async def __aenter__(self) -> Self:
-        self._begin()
+        self._owner.start()
         return self
 
     async def __aexit__(
@@ -656,60 +515,8 @@ class AsyncDedupConsumer:
                 "closing failed too, after %s", error_shown(error), extra={"event": "async-close-failed"}
             )
 
-    def __del__(self) -> None:
-        """Have the thread of a consumer that was dropped without `close` close it."""
-        owner = getattr(self, "_owner", None)
-        if owner is not None:
-            owner.abandon()
-
-    # --- helpers -------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        if self._closed:
-            raise RuntimeError(CLOSED)
-        self._owner.start(self._taker.notify)
-
-    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        # Also while it closes: its rebalance callbacks may call.
-        self._owner.start(self._taker.notify)
-        return await self._owner.call(function, *arguments)
-
-    async def _flush(self) -> None:
-        self._owner.start(self._taker.notify)
-        await self._owner.flush()
-
-    def _complete_last(
-        self, asker: AnyTask, message: Message | None, offsets: list[TopicPartition] | None
-    ) -> None:
-        """Complete messages of the last call, if this task has them: those up to a message, below offsets, or all."""
-        if message is not None:
-            _refuse_others([message])
-        taker, buffer = self._taker, self._buffer
-        if not taker.is_of(asker):
-            if message is not None and buffer.is_last(message):
-                raise RuntimeError(
-                    f"{message.topic()}[{message.partition()}]@{message.offset()} is in the hands of another task, "
-                    "which may fail still: have that task commit it, or await complete(message)"
-                )
-            return
-        if message is not None:
-            if message.error() is None:
-                buffer.end_last_below({coordinates_of(message): (message.offset() or 0) + 1})
-        elif offsets is not None:
-            buffer.end_last_below({(each.topic, each.partition): each.offset for each in offsets})
-        elif not taker.iterates:
-            taker.end_last(asker)
-
-
-def _seconds(timeout: float | None) -> float:
-    return inf if timeout is None or timeout < 0 else timeout
-
 
 def _refuse_others(messages: Iterable[object]) -> None:
     for message in messages:
         if not isinstance(message, Message):
             raise TypeError(f"message={shown(message)}: give a message that this consumer returned")
-
-
-def _coordinates(partitions: Iterable[TopicPartition]) -> set[Coordinates]:
-    return {(each.topic, each.partition) for each in partitions}

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
-from dedup_sdk._checks import callables
+from dedup_sdk._checks import callables, runs_on_loop
 from dedup_sdk._observe import Observer
-from dedup_sdk.aio._owner import Owner, runs_on_loop
+from dedup_sdk.aio._owner import Owner
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -25,11 +26,12 @@ class LoopObservers:
     Coroutine functions are awaited one after the other, in the order of the events.
     """
 
+    _owner: Owner
+
     def __init__(self) -> None:
-        self._owner: Owner | None = None
         self._events: deque[tuple[_OnLoop, object]] = deque()
-        self._is_told = self._is_full = False
-        """Whether the loop knows of the events; whether it was told that some are left out."""
+        self._is_full = False
+        """Whether the application was told that events are left out."""
         self._task: asyncio.Task[None] | None = None
 
     def attach(self, owner: Owner) -> None:
@@ -42,22 +44,17 @@ class LoopObservers:
 
     def _of(self, observer: Any) -> Observer:
         listen = getattr(observer, "partition_event", None)
-        if not (runs_on_loop(observer) or runs_on_loop(listen)):
-            # It is called with each verdict, without a step between.
-            return observer  # type: ignore[no-any-return]
-        return _Observer(self._on_thread(observer), None if listen is None else self._on_thread(listen))
+        if runs_on_loop(observer) or runs_on_loop(listen):
+            return _Observer(self._on_thread(observer), self._on_thread(listen or _nothing))
+        # It is called with each verdict, without a step between.
+        return observer  # type: ignore[no-any-return]
 
     def _on_thread(self, function: Any) -> Callable[[Any], object]:
-        if not runs_on_loop(function):
-            return function  # type: ignore[no-any-return]
-        return lambda event: self._put(function, event)
+        return partial(self._put, function) if runs_on_loop(function) else function
 
     def _put(self, function: _OnLoop, event: object) -> None:
-        owner = self._owner
-        if owner is None:
-            raise AssertionError("an event before attach()")
         if len(self._events) >= MOST_EVENTS:
-            owner.counters.observer_errors += 1
+            self._owner.counters.observer_errors += 1
             if not self._is_full:
                 self._is_full = True
                 logger.warning(
@@ -68,59 +65,57 @@ class LoopObservers:
                 )
             return
         self._events.append((function, event))
-        if not self._is_told:
-            self._is_told = True
-            owner.tell(self._start)
+        if len(self._events) == 1:  # else the loop knows
+            self._owner.tell(self._start)
 
     # --- on the loop -----------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        if self._task is None or self._task.done():
+    def _start(self, _: object = None) -> None:
+        if self._events and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._work(), name="dedup-observers")
+            # Also where an observer cancelled it.
+            self._task.add_done_callback(self._start)
 
     async def _work(self) -> None:
-        try:
-            while self._events:
-                self._is_told = True
-                while self._events:
-                    await self._observe(*self._events.popleft())
-                # An event that comes from here on tells the loop, or is seen by the next look.
-                self._is_told = self._is_full = False
-        finally:
-            self._is_told = False
-
-    async def _observe(self, function: _OnLoop, event: object) -> None:
-        try:
-            await function(event)
-        except Exception:
-            if self._owner is not None:
+        while self._events:
+            function, event = self._events.popleft()
+            try:
+                await function(event)
+            except Exception:
                 self._owner.counters.observer_errors += 1
-            logger.exception(
-                "an observer failed at %s; going on", type(event).__name__, extra={"event": "observer-failed"}
-            )
+                logger.exception(
+                    "an observer failed at %s; going on",
+                    type(event).__name__,
+                    extra={"event": "observer-failed"},
+                )
+        self._is_full = False
 
-    async def end(self, deadline_s: float) -> None:
+    async def end(self) -> None:
         """Wait until all events are worked off, or the deadline; then cancel what runs."""
         task = self._task
         if task is None or task is asyncio.current_task():
             return
-        await asyncio.wait([task], timeout=deadline_s)
+        await asyncio.wait([task], timeout=self._owner.deadline_s)
         if not task.done():
+            left = len(self._events) + 1
+            self._events.clear()
             task.cancel()
             logger.warning(
                 "%d events of coroutine observers are left out: the consumer is closed, and waits no longer",
-                len(self._events) + 1,
+                left,
                 extra={"event": "observer-not-ended"},
             )
 
 
 class _Observer:
     def __init__(
-        self, verdict_event: Callable[[Any], object], partition_event: Callable[[Any], object] | None
+        self, verdict_event: Callable[[Any], object], partition_event: Callable[[Any], object]
     ) -> None:
-        self._verdict_event = verdict_event
-        if partition_event is not None:
-            self.partition_event = partition_event
+        self._verdict_event, self.partition_event = verdict_event, partition_event
 
     def __call__(self, event: Any) -> None:
         self._verdict_event(event)
+
+
+def _nothing(_: object) -> None:
+    """Do nothing."""

@@ -6,126 +6,75 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal
+from typing import Any
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 
-from dedup_sdk._checks import choice, whole
 from dedup_sdk._kafka.client.fields import MessageFields, note_message
 from dedup_sdk._kafka.client.settings import ClientSettings
+from dedup_sdk._kafka.consumer import DedupConsumer
 from dedup_sdk._kafka.deliver.idle import IdleClock
-from dedup_sdk._masking import shown
-from dedup_sdk._observe import of_partition
+from dedup_sdk._observe import Counters, of_partition
 from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable
-from dedup_sdk._runner.settings import OnError, Retries, check_dead_letters, refuse_unfit
-from dedup_sdk.aio._buffer import MOST_QUEUED, End, EndsBy, coordinates_of
-from dedup_sdk.aio._owner import Owner, runs_on_loop
-from dedup_sdk.aio._taker import TURN_S, Taker, look_s
-from dedup_sdk.errors import ConfigurationError
+from dedup_sdk._runner.settings import AsyncRunSettings
+from dedup_sdk._runner.tasks import Task, Tasks
+from dedup_sdk.aio._buffer import MOST_QUEUED, End
+from dedup_sdk.aio._owner import Owner
+from dedup_sdk.aio._taker import TURN_S, EndsBy, Taker, look_s
 from dedup_sdk.ids import IdSpec
 
 logger = logging.getLogger("dedup_sdk")
 
-_REFILL_AT: Final = MOST_QUEUED - 100
-"""With so many messages waiting the run takes more: not one for each that ends."""
-
-AsyncHandler = Callable[[Message], Awaitable[object]]
-_Keyed = tuple[Message, Hashable]
-"""A message, and what it shares with those that must not be handled beside it; None: nothing."""
-Order = Literal["key", "partition"] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncRunSettings:
-    """The settings of a run; raises `ConfigurationError` with a one-line message."""
-
-    handler: AsyncHandler
-    concurrency: int
-    order: Order
-    on_error: OnError
-    dead_letters: str | None
-    """The dead-letter topic; None: failures are not dead-lettered."""
-    retries: Retries
-
-    def __post_init__(self) -> None:
-        choice("on_error", self.on_error, ("raise", "retry", "dead-letter"))
-        if self.order is not None:
-            choice("order", self.order, ("key", "partition"))
-        whole(
-            "concurrency", self.concurrency, advice="give the most handlers that may run at a time, e.g. 100"
-        )
-        check_dead_letters(self.dead_letters, self.on_error)
-        _check_handler(self.handler)
-
-
-def _check_handler(handler: Any) -> None:
-    function = handler
-    while isinstance(function, partial):
-        function = function.func
-    if not callable(function):
-        raise ConfigurationError(f"handler={shown(handler)}: give a coroutine function, e.g. run(handle)")
-    if not runs_on_loop(function):
-        raise ConfigurationError(
-            f"handler={shown(handler)} is a plain function, which would stop the event loop: write async def, have it "
-            "await asyncio.to_thread(work, message), or use DedupConsumer.run in a thread"
-        )
-    refuse_unfit(handler, "a coroutine function")
+Send = Callable[[Message, Exception, int], Awaitable[None]]
+"""Sends a dead letter of a message, with the last error and the number of calls."""
 
 
 class AsyncRunner:
     """One run. All of it happens on the event loop.
 
-    A message of the run waits (its handler was not called), runs, or is over. Messages with one key wait in a queue, of
-    which the first is ready or runs. A task handles one ready message after the other, as long as it is as good as new:
-    a handler that left a context variable or a cancellation behind gets the last message of its task.
+    A `Task` is a message of the run, and the stage of its handler. A job, which is one of asyncio's tasks, handles one
+    message after the other, as long as it is as good as new: a handler that left a context variable or a cancellation
+    behind gets the last message of its job.
     """
 
     def __init__(
-        self,
-        settings: AsyncRunSettings,
-        *,
-        taker: Taker,
-        owner: Owner,
-        idle: IdleClock,
-        letters: DeadLetters | None,
-        deadline_s: float,
+        self, settings: AsyncRunSettings, *, taker: Taker, owner: Owner, idle: IdleClock, send: Send | None
     ) -> None:
         self._settings, self._taker, self._buffer, self._owner = settings, taker, taker.buffer, owner
-        self._idle, self._letters, self._deadline_s = idle, letters, deadline_s
+        self._idle, self._send = idle, send
         self._failure: BaseException | None = None
-        self._halted = self._is_full = False
-        """Whether no further handler may be called; whether no further message is taken now."""
-        self._ready: deque[_Keyed] = deque()
-        self._queues: dict[Hashable, deque[Message]] = {}
-        self._waiting: dict[int, Message] = {}
-        self._running: dict[asyncio.Task[None], Message] = {}
-        self._pausing: set[asyncio.Task[Any]] = set()
-        """Tasks between two calls of their handler."""
-        self._changed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._context = copy_context()
+        self._halted = False
+        """Whether no further handler may be called."""
+        # The thread has counted the messages as delivered.
+        self._tasks = Tasks(settings.order or "none", Counters())
+        self._ready: deque[Task] = deque()
+        self._running: dict[asyncio.Task[None], Task] = {}
+        self._loop, self._context = asyncio.get_running_loop(), copy_context()
+        self._few = settings.concurrency + MOST_QUEUED * 9 // 10
+        """With so many tasks left the run takes more messages: not one for each that ends."""
         self._turn_ends = 0.0
         """When (monotonic seconds) other tasks have their turn, where handlers await nothing."""
 
     async def run(self) -> None:
         """Handle messages until `Taker.is_stopped`, an error, or the end of ``idle``; then let running handlers end."""
-        self._owner.withdraw_by(self._withdraw)
+        self._owner.withdraw_by(self._forget)
         try:
             await self._serve()
             self._halt()
             while self._running and self._failure is None:
-                self._changed.clear()
-                await self._changed.wait()
+                await asyncio.wait(list(self._running), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._halt()
+            for job in self._running:
+                job.cancel()
             try:
-                await self._cancel()
+                if self._running:
+                    await asyncio.wait(list(self._running), timeout=self._owner.deadline_s)
             finally:
-                self._owner.withdraw_by(None)
+                self._owner.withdraw_by()
                 self._abandon()
         if self._failure is not None:
             raise self._failure
@@ -134,15 +83,15 @@ class AsyncRunner:
     async def _serve(self) -> None:
         most = MOST_QUEUED + self._settings.concurrency
         while not self._is_over:
-            self._is_full = len(self._waiting) > _REFILL_AT and not self._buffer.is_closed
-            if self._is_full:
-                await self._taker.wait()
+            if len(self._tasks) > self._few and not self._buffer.is_closed:
+                await self._buffer.until_changed()
                 continue
-            room = most - len(self._waiting) - len(self._running)
-            taken = await self._taker.take(room, look_s(self._idle), ends=EndsBy.CALL)
-            self._accept(self._taker.without_events(taken))
+            room = most - len(self._tasks)
+            taken = await self._taker.take(room, look_s(self._idle), asker=None, ends=EndsBy.CALL)
+            tasks = map(Task, self._taker.without_events(taken))
+            self._ready.extend(task for task in tasks if self._tasks.add(task))
             self._fill()
-            if taken or self._running or self._waiting:
+            if taken or len(self._tasks):
                 self._idle.heard()
             elif self._idle.is_up:
                 return
@@ -151,192 +100,149 @@ class AsyncRunner:
     def _is_over(self) -> bool:
         return self._halted or self._taker.is_stopped
 
-    def _accept(self, messages: list[Message]) -> None:
-        self._waiting.update(zip(map(id, messages), messages, strict=True))
-        for message in messages:
-            key = self._key_of(message)
-            if key is not None:
-                queue = self._queues.setdefault(key, deque())
-                queue.append(message)
-                if len(queue) > 1:
-                    continue
-            self._ready.append((message, key))
-
-    def _key_of(self, message: Message) -> Hashable:
-        if self._settings.order is None:
-            return None
-        if self._settings.order == "partition":
-            return coordinates_of(message)
-        key = message.key()
-        return None if key is None else (message.topic(), message.partition(), key)
-
-    def _next(self) -> _Keyed | None:
-        """Return a ready message, whose handler may be called now."""
-        if self._is_over or self._buffer.is_closed:
-            return None
-        while self._ready:
-            ready = self._ready.popleft()
-            if self._waiting.pop(id(ready[0]), None) is not None:
-                if self._is_full and len(self._waiting) <= _REFILL_AT:
-                    self._taker.notify()
-                return ready
-            self._follow(*ready)  # it was withdrawn
+    def _next(self) -> Task | None:
+        """Return a task whose handler is called now."""
+        while self._ready and not (self._is_over or self._buffer.is_closed):
+            task = self._ready.popleft()
+            if task.begin():
+                return task
         return None
 
     def _fill(self) -> None:
         """Begin with ready messages, while there is room for handlers."""
-        while len(self._running) < self._settings.concurrency and (ready := self._next()) is not None:
+        while len(self._running) < self._settings.concurrency and (task := self._next()) is not None:
             # Not by the loop's factory: an eager one would run the handler before the next line.
-            work, context = self._work(*ready), self._context.copy()
-            task = asyncio.Task(work, loop=self._loop, name="dedup-handler", context=context)
-            self._running[task] = ready[0]
-            task.add_done_callback(self._end)
+            work, context = self._work(task), self._context.copy()
+            job = asyncio.Task(work, loop=self._loop, name="dedup-handler", context=context)
+            self._running[job] = task
+            job.add_done_callback(self._end)
 
-    def _follow(self, message: Message, key: Hashable) -> None:
-        """Make the next message with the same key ready."""
-        queue = None if key is None else self._queues.get(key)
-        if queue and queue[0] is message:
-            queue.popleft()
-            if queue:
-                self._ready.append((queue[0], key))
-            else:
-                del self._queues[key]
+    def _remove(self, task: Task) -> None:
+        """Remove a task; the next message with the same key is ready."""
+        if (following := self._tasks.remove(task)) is not None:
+            self._ready.append(following)
+        if len(self._tasks) == self._few:
+            self._buffer.changed.set()
 
-    async def _work(self, message: Message, key: Hashable) -> None:
+    async def _work(self, task: Task) -> None:
         """Handle a message, and then others. An error is that of the message that runs; `_end` sees to it."""
-        task = asyncio.current_task()
-        if task is None:
-            raise AssertionError("a handler runs in a task")
+        job: Any = asyncio.current_task()
         while True:
-            end = await self._handle(message, task)
-            if self._running.pop(task, None) is None:
-                return  # the run was over before, or the message was withdrawn
-            self._buffer.end_one(message, end)
-            if key is not None and not self._halted:
-                self._follow(message, key)
-            if task.cancelling() or copy_context() != self._context:
+            end = await self._handle(task)
+            if self._running.pop(job, None) is None:
+                return  # the run was over before
+            self._buffer.end([task.message], end)
+            self._remove(task)
+            if job.cancelling() or copy_context() != self._context:
                 return
             if (now := time.monotonic()) >= self._turn_ends:
-                # Before the wait: one task in a turn is enough.
+                # Before the wait: one job in a turn is enough.
                 self._turn_ends = now + TURN_S
                 await asyncio.sleep(0)
             following = self._next() if len(self._running) < self._settings.concurrency else None
             if following is None:
                 return
-            message, key = following
-            self._running[task] = message
+            self._running[job] = task = following
 
-    def _end(self, task: asyncio.Task[None]) -> None:
-        """See to the message of a task that ended in it, and begin with the next one."""
-        message = self._running.pop(task, None)
-        self._pausing.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if message is not None:
-            if error is not None:
-                self._fail(message, error)
-            elif self._halted:
-                self._buffer.end([message], End.RELEASED)
-            else:
-                self._fail(message, _cancelled_by_others(message))
-        # After a failure the next message with the same key must not overtake the failed one.
-        if not self._halted:
-            self._fill()
-        self._changed.set()
+    def _end(self, job: asyncio.Task[None]) -> None:
+        """See to the message of a job that ended in it, and begin with the next one."""
+        task = self._running.pop(job, None)
+        error = None if job.cancelled() else job.exception()
+        if task is not None:
+            self._tasks.remove(task)
+            self._buffer.end([task.message], End.RELEASED)
+            if error is not None or not self._halted:
+                # The first error ends the run. The next message with the same key must not overtake the failed one.
+                self._failure = self._failure or error or _cancelled_by_others(task.message)
+                self._halt()
+                self._taker.interrupt()
+        self._fill()
 
     # --- handlers ------------------------------------------------------------------------------------------------
 
-    async def _handle(self, message: Message, task: asyncio.Task[Any]) -> End | None:
+    async def _handle(self, task: Task) -> End:
         """Call the handler, and again after errors that may pass; return how the message ends."""
         try:
-            await self._settings.handler(message)
+            await self._settings.handler(task.message)
         except Exception as error:  # noqa: BLE001 (it is raised, or the message is dead-lettered)
-            return await self._after(error, message, task)
-        return None
+            return await self._after(error, task)
+        return End.COMPLETED
 
-    async def _after(self, error: Exception, message: Message, task: asyncio.Task[Any]) -> End | None:
+    async def _after(self, error: Exception, task: Task) -> End:
         """Call the handler again while its errors may pass; then send a dead letter, or raise."""
-        made, retries, last = 1, self._settings.retries, error
+        retries, last = self._settings.retries, error
 
         def begins_again(failed: BaseException) -> bool:
-            if not isinstance(failed, Exception) or not retries.is_retriable(failed):
-                return False
-            self._pausing.add(task)
             if self._halted:
-                task.cancel()
-            return True
+                # It withdraws the task, which pauses then.
+                self._loop.call_soon(self._halt)
+            return isinstance(failed, Exception) and retries.is_retriable(failed) and task.back_off()
 
         if retries.attempts != 1 and retries.is_retriable(error):
             try:
                 async for attempt in retries.context(begins_again):
-                    self._pausing.discard(task)
                     with attempt:
                         if attempt.num == 1:
                             raise error  # noqa: TRY301 (the attempts begin with it)
-                        made += 1
-                        of_partition(self._owner.counters, *coordinates_of(message)).retried += 1
-                        await self._settings.handler(message)
+                        task.begin()
+                        of_partition(self._owner.counters, *task.coordinates).retried += 1
+                        await self._settings.handler(task.message)
             except Exception as failed:  # noqa: BLE001 (as above)
                 last = failed
             else:
-                return None
-            finally:
-                self._pausing.discard(task)
-        note_message(last, message, made)
-        if self._letters is None:
+                return End.COMPLETED
+        task.end(last)
+        note_message(last, task.message, task.attempts)
+        if self._send is None:
             raise last
-        await self._letters.send(message, last, made)
+        await self._send(task.message, last, task.attempts)
         return End.DEAD_LETTERED
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def _fail(self, message: Message, error: BaseException) -> None:
-        """End the run with an error; the first error wins."""
-        self._failure = self._failure or error
-        self._buffer.end([message], End.RELEASED)
-        self._halt()
-        self._taker.interrupt()
+    def _withdraw(self, messages: list[Message] | None = None) -> list[Task]:
+        """Call no handler for these messages, nor again (None: for all); return the tasks. Running handlers go on."""
+        chosen = None if messages is None else set(map(id, messages))
+        gone = [
+            task
+            for task in self._tasks.of()
+            if (chosen is None or id(task.message) in chosen) and task.withdraw()
+        ]
+        # Back to front: none that is withdrawn is ready in between.
+        for task in reversed(gone):
+            self._remove(task)
+        for job in [job for job, task in self._running.items() if task not in self._tasks]:
+            # It pauses between two calls.
+            del self._running[job]
+            job.cancel()
+        return gone
 
     def _halt(self) -> None:
         """Let no further handler begin, nor be called again."""
         self._halted = True
-        for task in list(self._pausing):
-            task.cancel()
-
-    async def _cancel(self) -> None:
-        """Cancel the running handlers, and wait for them until the deadline."""
-        for task in list(self._running):
-            task.cancel()
-        if self._running:
-            await asyncio.wait(list(self._running), timeout=self._deadline_s)
+        gone = self._withdraw()
+        self._buffer.end([task.message for task in gone if task.attempts], End.RELEASED)
+        self._buffer.end([task.message for task in gone if not task.attempts], End.RETURNED)
 
     def _abandon(self) -> None:
-        """Release what waits and what still runs."""
-        for task in [task for task in self._running if task.done()]:
-            self._end(task)
-        for message in self._running.values():
+        """Release what still runs."""
+        for job in [job for job in self._running if job.done()]:
+            self._end(job)
+        for task in self._running.values():
             self._owner.counters.abandoned += 1
             logger.warning(
                 "%s[%d]@%d: its handler ignored the cancellation, and is waited for no longer; the message is "
-                "delivered again", message.topic(), message.partition(), message.offset(),
+                "delivered again", *task.coordinates, task.offset,
                 extra={"event": "handler-ignored-cancellation"},
             )  # fmt: skip
-        self._buffer.end([*self._running.values(), *self._waiting.values()], End.RELEASED)
+        self._buffer.end([task.message for task in self._running.values()], End.RELEASED)
         self._running.clear()
-        self._waiting.clear()
 
-    def _withdraw(self, messages: list[Message]) -> None:
+    def _forget(self, messages: list[Message]) -> None:
         """Forget messages that go, if no handler runs with them; the handlers that run may end."""
-        gone = [each for each in messages if self._waiting.pop(id(each), None) is not None]
-        going = set(map(id, messages))
-        for task in [each for each in self._pausing if id(self._running.get(each)) in going]:
-            task.cancel()
-            message = self._running.pop(task)
-            gone.append(message)
-            self._follow(message, self._key_of(message))
-        self._buffer.give_up(gone)
+        self._buffer.end((task.message for task in self._withdraw(messages)), None)
         self._fill()
-        self._changed.set()
-        self._taker.notify()
+        self._buffer.changed.set()
 
 
 def _cancelled_by_others(message: Message) -> RuntimeError:
@@ -348,44 +254,38 @@ def _cancelled_by_others(message: Message) -> RuntimeError:
     return error
 
 
-class DeadLetters:
-    """Sends dead letters by a producer that lives on the owner's thread."""
+@asynccontextmanager
+async def dead_letters_to(
+    topic: str, owner: Owner, consumer: DedupConsumer, settings: ClientSettings, spec: IdSpec
+) -> AsyncIterator[Send]:
+    """Give a function that sends a dead letter and waits for its delivery, by a producer on the owner's thread.
 
-    def __init__(self, owner: Owner, settings: ClientSettings, topic: str, spec: IdSpec) -> None:
-        self._owner, self._settings, self._topic, self._spec = owner, settings, topic, spec
-        self._producer: DeadLetterProducer | None = None
+    Raises `DeadLetterError` if there is no such topic; the function does so for a letter that is not delivered. At the
+    end undelivered letters are dropped.
+    """
+    producer = await owner.call(DeadLetterProducer, settings, topic)
 
-    async def open(self) -> None:
-        """Connect; raises `DeadLetterError` if there is no such topic."""
-        self._producer = await self._owner.call(DeadLetterProducer, self._settings, self._topic)
-        self._owner.serve_by(self._producer.poll)
-
-    async def close(self) -> None:
-        """Drop undelivered letters."""
-        if self._producer is not None:
-            self._owner.serve_by(None)
-            if not self._owner.is_over:
-                await self._owner.call(self._producer.close)
-
-    async def send(self, message: Message, error: Exception, attempts: int) -> None:
-        """Send the dead letter of a message, and wait for its delivery; raises `DeadLetterError`."""
-        delivered: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
-        await self._owner.call(self._send, message, error, attempts, delivered)
-        problem = await delivered
-        if problem is not None:
-            raise undeliverable(message, problem)
-
-    def _send(
-        self, message: Message, error: Exception, attempts: int, delivered: asyncio.Future[KafkaError | None]
-    ) -> None:
-        if self._producer is None:
-            raise AssertionError("a dead letter was sent before open()")
-        verdict = self._owner.verdict(message)
-        self._producer.send(
+    def put(message: Message, error: Exception, attempts: int, delivered: asyncio.Future[Any]) -> None:
+        verdict = consumer.verdict(message)
+        producer.send(
             message,
             error,
-            lambda problem: self._owner.answer(delivered, problem),
-            group=self._settings.group,
+            lambda problem: owner.answer(delivered, problem),
+            group=settings.group,
             attempts=attempts if verdict is None else verdict.attempt - 1 + attempts,
-            digest=self._spec.digests(MessageFields([message])).digests[0],
+            digest=spec.digests(MessageFields([message])).digests[0],
         )
+
+    async def send(message: Message, error: Exception, attempts: int) -> None:
+        delivered = asyncio.get_running_loop().create_future()
+        await owner.call(put, message, error, attempts, delivered)
+        if (problem := (await delivered)[0]) is not None:
+            raise undeliverable(message, problem)
+
+    owner.serve_by(producer.poll)
+    try:
+        yield send
+    finally:
+        owner.serve_by()
+        if not owner.is_over:
+            await owner.call(producer.close)

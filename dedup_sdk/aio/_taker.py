@@ -7,9 +7,10 @@ import inspect
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import Enum
 from inspect import CO_ASYNC_GENERATOR, currentframe
-from math import inf
 from types import FrameType
 from typing import Any, Final, Self, TypeVar
 
@@ -17,7 +18,7 @@ from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.deliver.idle import IdleClock
-from dedup_sdk.aio._buffer import MOST_QUEUED, End, EndsBy, MessageBuffer
+from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, MessageBuffer
 from dedup_sdk.aio._owner import Owner
 
 _GRANT: Final = 100
@@ -35,6 +36,14 @@ AnyTask = asyncio.Task[Any] | None
 _NOBODY: Final = object()
 
 
+class EndsBy(Enum):
+    """What ends a message that the application took, besides calls for the message itself."""
+
+    NEXT = "the next call for messages"
+    COMMIT = "a commit, or stored offsets"
+    CALL = "nothing"
+
+
 class Taker:
     """Takes messages from the buffer, on the event loop.
 
@@ -43,16 +52,17 @@ class Taker:
 
     ``ends``: what ends a message. ``writes_each``: whether a message is in the store before the next one is taken.
     ``is_stopped``: whether iterations and runs are to end. ``runner``: the task in a run, which alone may ask.
-    ``iterates``: whether the last message is that of a body.
+    ``iterates``: whether the last message is that of a body. ``doubted``: the message of which nobody may know, once it
+    is left, whether it was handled: the next call releases it, unless it is trusted before.
     """
 
     def __init__(self, buffer: MessageBuffer, owner: Owner, ends: EndsBy, *, writes_each: bool) -> None:
         self.ends, self.writes_each, self.is_stopped = ends, writes_each, False
         self.buffer, self._owner = buffer, owner
-        self._waiter: asyncio.Future[None] | None = None
         self._task: AnyTask = None
         """The task that has the messages of the last call."""
         self.runner: AnyTask = None
+        self.doubted: Message | None = None
         self.iterates = self._asks = self._interrupted = False
         self._turn_ends = 0.0
         """When (monotonic seconds) other tasks have their turn."""
@@ -60,20 +70,15 @@ class Taker:
     # --- asking --------------------------------------------------------------------------------------------------
 
     async def take(
-        self,
-        count: int,
-        timeout_s: float,
-        *,
-        asker: AnyTask = None,
-        enough: int = 1,
-        ends: EndsBy | None = None,
+        self, count: int, timeout_s: float | None, *, asker: AnyTask, enough: int = 1, ends: EndsBy
     ) -> list[Message]:
-        """Return up to ``count`` messages: when there are ``enough``, or after ``timeout_s`` seconds.
+        """Return up to ``count`` messages: when there are ``enough``, or after ``timeout_s`` seconds (None: no limit).
 
-        ``ends``: what ends them, if not as configured. No message leaves the buffer before the last ``await``, so that
+        ``ends``: what ends them. No message leaves the buffer before the last ``await``, so that
         a cancelled call has taken none.
         """
-        task, ended = asker or asyncio.current_task(), self.buffer.has_last
+        task, buffer = asker or asyncio.current_task(), self.buffer
+        ended = self.ends is EndsBy.NEXT and buffer.has_hand
         if (
             self._asks
             or self.runner not in (None, task)  # a run's handlers ask for nothing
@@ -86,22 +91,28 @@ class Taker:
         try:
             if ended and self.writes_each:
                 await self._owner.flush()
-            if self.buffer.is_released:
-                await self._until_back()
-            if len(self.buffer) < enough:
-                await self._wait_for(enough, time.monotonic() + timeout_s)
+            if len(buffer) < enough:
+                self._owner.ask()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(timeout_s):
+                        while len(buffer) < enough and not (
+                            self._interrupted or buffer.is_closed or buffer.errors.kept
+                        ):
+                            await buffer.until_changed()
                 self._turn_ends = time.monotonic() + TURN_S
             elif time.monotonic() >= self._turn_ends:
                 await asyncio.sleep(0)
                 self._turn_ends = time.monotonic() + TURN_S
         finally:
             self._asks = False
-        if self.buffer.is_closed:
+        if buffer.is_closed:
             raise self._owner.refusal()
-        taken = self.buffer.take(count, ends or self.ends)
-        if len(self.buffer) < MOST_QUEUED:
+        taken = buffer.take(count, by_call=ends is EndsBy.CALL)
+        if len(buffer) < MOST_QUEUED:
             self._owner.ask()
         return taken
+
+    # --- how messages in hand end --------------------------------------------------------------------------------
 
     def is_of(self, asker: AnyTask) -> bool:
         """Whether the messages of the last call are this task's, or those of one that is over."""
@@ -113,82 +124,63 @@ class Taker:
 
         A message that is doubted is released, whoever calls.
         """
-        self.buffer.release_doubted()
-        if self.is_of(asker):
+        self.release_doubted()
+        if self.ends is EndsBy.NEXT and self.is_of(asker):
             task = self._task
             # Its `exception` would count as retrieved.
             failed = task is not None and task.done() and (task.cancelled() or task._exception is not None)  # noqa: SLF001
-            self.buffer.end_last(End.RELEASED if failed else None)
+            self.buffer.end_hand(End.RELEASED if failed else End.COMPLETED)
 
-    async def _until_back(self) -> None:
-        """Wait until released messages are queued again, before all others, if they can come at once."""
-        self.buffer.note_released(released=False)
-        try:
-            # A turn of the thread begins with what was ended and with requests, then it fetches.
-            for _ in range(2):
-                await self._owner.flush()
-        except BaseException:
-            self.buffer.note_released(released=True)
-            raise
+    def release_doubted(self) -> None:
+        """Release the message that is doubted, if it has not ended."""
+        if self.doubted is not None:
+            doubted, self.doubted = self.doubted, None
+            self.buffer.end([doubted], End.RELEASED)
 
-    async def _wait_for(self, enough: int, until: float) -> None:
-        self._owner.ask()
-        buffer = self.buffer
-        while len(buffer) < enough and not (self._interrupted or buffer.is_closed or buffer.errors.kept):
-            left = until - time.monotonic()
-            await self.wait(left)
-            if left <= 0:
-                return
+    def end_named(
+        self, asker: AnyTask, message: Message | None, below: Mapping[Coordinates, int] | None
+    ) -> None:
+        """Complete what a call of a task names: the messages in hand up to ``message``, below offsets, or all.
 
-    async def wait(self, timeout_s: float = inf) -> None:
-        """Wait until something was queued, or `notify` was called; for the other tasks' turn at least."""
-        if timeout_s <= 0:
-            await asyncio.sleep(0)
-            return
-        loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = None if timeout_s == inf else loop.call_later(timeout_s, _wake, waiter)
-        try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
+        Raises `RuntimeError` for a message of another task.
+        """
+        if self.ends is EndsBy.NEXT and not self.is_of(asker):
+            if message is not None and self.buffer.in_hand(message):
+                raise RuntimeError(
+                    f"{message.topic()}[{message.partition()}]@{message.offset()} is in the hands of another task, "
+                    "which may fail still: have that task commit it, or await complete(message)"
+                )
+        elif below is not None or self.ends is EndsBy.COMMIT:
+            self.buffer.end_hand(below=below)
+        elif not self.iterates:
+            self.end_last(asker)
 
     # --- from other tasks ----------------------------------------------------------------------------------------
-
-    def notify(self) -> None:
-        """Have a waiting call look again."""
-        if self._waiter is not None:
-            _wake(self._waiter)
 
     def interrupt(self) -> None:
         """Have a call that waits now return with the messages that are there."""
         self._interrupted = True
-        self.notify()
+        self.buffer.changed.set()
 
     def stop(self) -> None:
         """End iterations and runs."""
         self.is_stopped = True
-        self.buffer.end_grant()
+        self.buffer.settle()
         self.interrupt()
 
-    def begin_again(self) -> None:
-        """Forget `stop`: what was to end has ended."""
-        self.is_stopped = False
-
-    def begin_run(self) -> None:
-        """Have this task alone ask, until `end_run`."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Have this task alone ask."""
         self.runner = asyncio.current_task()
-
-    def end_run(self) -> None:
-        """Let other tasks ask again."""
-        self.runner = None
-        self.begin_again()
+        try:
+            yield
+        finally:
+            self.runner, self.is_stopped = None, False
 
     def close(self) -> None:
         """Have all calls raise, also one that waits."""
         self.buffer.close()
-        self.notify()
+        self.buffer.changed.set()
 
     @staticmethod
     def without_events(taken: list[Message]) -> list[Message]:
@@ -236,7 +228,8 @@ class Iteration(AsyncIterator[Message]):
 
     async def _next(self, asker: AnyTask, is_hidden: bool) -> Message:  # noqa: FBT001
         taker, idle = self._taker, self._idle
-        taker.buffer.trust(self._message)
+        if taker.doubted is self._message:
+            taker.doubted = None
         self._message, self._is_hidden, self._grantee = None, is_hidden, _NOBODY
         idle.heard()
         while not taker.is_stopped:
@@ -247,29 +240,25 @@ class Iteration(AsyncIterator[Message]):
                 idle.heard()
                 message = messages[0]
                 if self._ends is not EndsBy.CALL:
-                    self._message, taker.iterates = message, True
+                    self._message, taker.iterates = message, self._ends is EndsBy.NEXT
                     if is_hidden:
-                        taker.buffer.doubt(message)
+                        taker.doubted = message
                 if self._ends is EndsBy.NEXT and not (taker.writes_each or is_hidden):
-                    granted = taker.buffer.grant(_GRANT)
-                    if granted is not None:
-                        self._granted, self._grantee = granted, asker
+                    self._granted, self._grantee = taker.buffer.grant(_GRANT), asker
                 return message
         taker.end_last(asker)
-        taker.begin_again()
+        taker.is_stopped = False
         raise StopAsyncIteration
 
     def __del__(self) -> None:
         """Release the message of a body that was cancelled, or of which nobody knows."""
-        message, buffer = self._message, self._taker.buffer
-        if message is None:
+        if self._message is None:
             return
         if self._is_hidden:
-            buffer.release_doubted(message)
-        elif _is_cancelled() and self._ends is EndsBy.OFFSETS:
-            buffer.end([message], End.RELEASED)
+            if self._taker.doubted is self._message:
+                self._taker.release_doubted()
         elif _is_cancelled():
-            buffer.end_last(End.RELEASED)
+            self._taker.buffer.end([self._message], End.RELEASED)
 
 
 def coroutine_function(function: F) -> F:
@@ -300,11 +289,6 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def look_s(idle: IdleClock) -> float:
+def look_s(idle: IdleClock) -> float | None:
     """Return the seconds that an iteration or a run waits for a message before it looks at the clock."""
-    return inf if idle.limit_s is None else _LOOK_S
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+    return None if idle.limit_s is None else _LOOK_S

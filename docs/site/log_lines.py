@@ -452,9 +452,7 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "aio/_owner.py", "async-close-failed",
-            "`close()` was cancelled, or nobody called it, so that its error follows here. Completed work may come "
-            "again.",
-            "closing failed, after a cancellation (or: closing an AsyncDedupConsumer that was left open failed)",
+            "Nobody called `close()`, so that its error follows here. Completed work may come again.",
         ),
         Line(
             "aio/_owner.py", "async-left-open",

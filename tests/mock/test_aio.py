@@ -231,6 +231,46 @@ def test_a_released_message_is_not_committed_with_later_ones(
     assert _offset(kafka) == 3
 
 
+def test_what_waits_here_goes_back_unseen(run: Any, consumer_of: Open, send: Send) -> None:
+    """A pause, a position and a release count no attempt of the messages behind; a second release is a stale one."""
+    send(*"abcd")
+    place = TopicPartition("orders", 0)
+
+    async def main() -> None:
+        async with consumer_of("orders", completion="explicit") as consumer:
+            (first,) = await consumer.consume(1, 5)
+            await _until(lambda: consumer.counters.delivered >= 4)
+            await consumer.pause([place])
+            assert await consumer.poll(0.3) is None
+            assert [each.offset for each in await consumer.position([place])] == [1]
+            await consumer.resume([place])
+            await consumer.release(first)
+            await consumer.release(first)
+            got = await consumer.consume(4, 5)
+            verdicts = [await consumer.verdict(message) for message in got]
+            assert values(got) == list("abcd")
+            assert [verdict and verdict.attempt for verdict in verdicts] == [2, 1, 1, 1]
+            assert (consumer.counters.released, consumer.counters.stale) == (1, 1)
+
+    run(main())
+
+
+def test_observing_shows_each_message_once(run: Any, consumer_of: Open, send: Send) -> None:
+    """Also a duplicate, which is completed already, that waits behind a released message."""
+    send(*"aabba")
+
+    async def main() -> None:
+        async with consumer_of("orders", mode="observe", completion="explicit") as consumer:
+            (first,) = await consumer.consume(1, 5)
+            await _until(lambda: consumer.counters.delivered >= 5)
+            await consumer.release(first)
+            offsets = [message.offset() for message in await consumer.consume(5, 5)]
+            assert sorted(offset or 0 for offset in offsets) == [0, 1, 2, 3, 4]
+            assert await consumer.consume(1, 0.3) == []
+
+    run(main())
+
+
 # --- cancellation ------------------------------------------------------------------------------------------------
 
 

@@ -120,8 +120,6 @@ def test_a_cancelled_body_loses_nothing_wherever_its_iterator_lives(
                     await loop(consumer, work, kept)
             await stack.aclose()
             await loop(consumer, work, kept)
-            if by_offsets:
-                await consumer.commit(asynchronous=False)
             assert consumer.counters.released == 1
 
     run(main())

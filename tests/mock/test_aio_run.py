@@ -179,3 +179,31 @@ def test_a_rebalance_does_not_wait_for_another_attempt(run: Any, consumer_of: Op
             await running
 
     run(main())
+
+
+def test_a_message_whose_handler_was_not_called_counts_no_attempt(
+    run: Any, consumer_of: Open, send: Send
+) -> None:
+    """A run that ends gives back what waits; the message whose handler was cancelled comes for the second time."""
+    send("a", "b", "c")
+
+    async def main() -> list[int]:
+        async with consumer_of("orders") as consumer:
+            begun = asyncio.Event()
+
+            async def handle(_: Message) -> None:
+                begun.set()
+                await asyncio.sleep(PATIENCE_S)
+
+            running = asyncio.create_task(consumer.run(handle, concurrency=1))
+            await begun.wait()
+            while consumer.counters.delivered < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            got = await consumer.consume(3, 5)
+            assert values(got) == ["a", "b", "c"]
+            return [verdict.attempt for each in got if (verdict := await consumer.verdict(each)) is not None]
+
+    assert run(main()) == [2, 1, 1]

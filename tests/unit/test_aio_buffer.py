@@ -2,25 +2,28 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, Message
 
-from dedup_sdk.aio._buffer import End, EndsBy, MessageBuffer
+from dedup_sdk.aio._buffer import End, MessageBuffer
 
 
-def test_messages_that_come_again_at_different_times_keep_their_order() -> None:
-    """Each comes before all others, but for those before it in its partition."""
+def test_whoever_releases_a_message_returns_all_behind_it() -> None:
+    """Also what the thread has fetched meanwhile, and an event: until the thread passes that on, nothing is queued."""
     buffer = MessageBuffer()
-    first, second, third, other = (
-        Message(topic="orders", partition=partition, offset=offset)
-        for partition, offset in [(0, 5), (0, 6), (0, 7), (1, 1)]
-    )
-    buffer.put([first, second, third, other])
-    for each in buffer.take(2, EndsBy.CALL):
-        buffer.end([each], End.RELEASED)
-    buffer.take_ended()
+    first, second, third, other, late = _messages((0, 5), (0, 6), (0, 7), (1, 1), (1, 2))
+    event = Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    buffer.put([first, second, third, event, other])
+    assert buffer.take(2, by_call=True) == [first, second]
 
-    buffer.put([first])
+    assert buffer.end([second], End.RELEASED) == [second]
+    assert buffer.end([second], End.RELEASED) == []
+    buffer.put([late])
+
+    assert len(buffer) == 0
+    ended = buffer.take_ended()
+    assert ended[End.RELEASED] == [second]
+    assert ended[End.RETURNED] == [third, event, other, late]
+    assert buffer.taken() == [first]
     buffer.put([second])
-
-    assert buffer.take(4, EndsBy.NEXT) == [first, second, third, other]
+    assert buffer.take(2, by_call=True) == [second]
 
 
 def _messages(*places: tuple[int, int]) -> list[Message]:
@@ -32,19 +35,18 @@ def test_each_message_of_a_grant_is_queued_until_it_is_taken() -> None:
     buffer = MessageBuffer()
     first, second, third, gone, other = messages = _messages((0, 5), (0, 6), (0, 7), (0, 8), (1, 1))
     buffer.put(messages)
-    assert buffer.take(1, EndsBy.NEXT) == [first]
+    assert buffer.take(1, by_call=False) == [first]
     granted = buffer.grant(10)
-    assert granted is not None
 
     assert granted.popleft() is second
-    assert buffer.take_ended() == ([first], [])
     assert granted.popleft() is third
     assert len(buffer) == 2
     assert buffer.take_back({("orders", 0)}) == [gone]
     assert not granted
-    assert buffer.out_of({("orders", 0)}) == [third]
-    assert buffer.take_ended() == ([second], [])
-    assert buffer.take(2, EndsBy.NEXT) == [other]
+    assert buffer.taken({("orders", 0)}) == [third]
+    assert buffer.take_ended()[End.COMPLETED] == [first, second]
+    buffer.end_hand()
+    assert buffer.take(2, by_call=False) == [other]
 
 
 def test_a_grant_has_no_events_and_ends_with_a_release() -> None:
@@ -53,15 +55,15 @@ def test_a_grant_has_no_events_and_ends_with_a_release() -> None:
     event = Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
     first, second, third = _messages((0, 5), (0, 6), (0, 7))
     buffer.put([first, event, second, third])
-    assert buffer.take(1, EndsBy.NEXT) == [first]
-    assert buffer.grant(10) is None
-    assert buffer.take(2, EndsBy.NEXT) == [event, second]
+    assert buffer.take(1, by_call=False) == [first]
+    assert not buffer.grant(10)
+    buffer.end_hand()
+    assert buffer.take(2, by_call=False) == [event, second]
     granted = buffer.grant(10)
-    assert granted is not None
-    assert len(granted) == 1
+    assert list(granted) == [third]
 
-    buffer.end_last(End.RELEASED)
+    buffer.end_hand(End.RELEASED)
 
     assert not granted
-    assert buffer.grant(10) is None
-    assert len(buffer) == 1
+    assert not buffer.grant(10)
+    assert len(buffer) == 0

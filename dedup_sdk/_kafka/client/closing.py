@@ -188,7 +188,7 @@ class _Call:
 
 
 @contextmanager
-def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) -> Iterator[list[int]]:
+def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], object]) -> Iterator[list[int]]:
     """Call ``stop`` when one of these signals arrives in the block; yield the list of signal numbers that arrived.
 
     A second Ctrl-C has its former effect, so that you need not wait for the end of the loop. Raises

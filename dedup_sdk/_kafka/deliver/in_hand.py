@@ -133,11 +133,13 @@ class InHand:
 
     @property
     def doubts(self) -> object:
-        """A value that is equal as long as each message in flight stays in flight, but for ends and leases.
+        """A value that is equal as long as each message in flight stays in flight, but for ends.
 
         None after an interruption: all partitions are about to be opened again. From the polling thread.
         """
-        return None if self._steps.interruption.happened else self._delivery.forgettings
+        gatekeeper = self._engine.gatekeeper
+        has_leases = gatekeeper is None or gatekeeper.is_sure
+        return None if self._steps.interruption.happened else (self._delivery.forgettings, has_leases)
 
     def is_delivered(self, message: Any) -> bool:
         """Whether a message that a call returned is to be handled still. With the lock.
