@@ -91,10 +91,16 @@ class ReadOnlyPartition:
             progress, steps, _ = read_journal(journal, self._state.first_step, before)
             self.progress: Progress | None = progress
             self._recent: Marks = join_marks(steps)
+            lacked = [each.name for each in self._state.generations if each.name not in names]
+            if lacked:
+                # A running consumer may have made it since the families were listed: then once more.
+                message = (
+                    f"store {self._folder}: generation {lacked[0]} is missing; move it away and rebuild it"
+                )
+                raise StoreCorruptError(message)
             self._generations = [
                 StoredGeneration(self._database.get_column_family(generation.name), len(generation.extents))
                 for generation in self._state.generations
-                if generation.name in names
             ]
 
     def scan_all(self, *, below: int | None = None) -> Iterator[Marks]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from rocksdict import Rdict
 
 from dedup_sdk._marks import join_marks
 from dedup_sdk._store.filter_set import Filter
@@ -310,4 +311,33 @@ def test_a_file_of_which_a_power_cut_left_no_state_is_gone(
         store.flush(progress(EACH * (number + 1)), day)
     assert knows(store, rows(held))
     assert store.stats().marks == len(rows(held))
+    store.close()
+
+
+def test_a_generation_that_comes_while_a_store_is_opened_to_be_read_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The families are listed before the state is read: a flush in between may begin a generation."""
+    store = open_store(root, generation_marks=1)
+    held = [of_day(10 * number, number, EACH * number) for number in range(2)]
+    store.flush(progress(EACH), held[0])
+    left = held[1:]
+
+    class Listing:
+        """RocksDB, whose other user flushes just after its families were listed."""
+
+        def __call__(self, *given: Any, **more: Any) -> Rdict:
+            return Rdict(*given, **more)
+
+        def list_cf(self, path: str) -> list[str]:
+            names = Rdict.list_cf(path)
+            while left:
+                store.flush(progress(2 * EACH), left.pop())
+            return names
+
+    monkeypatch.setattr("dedup_sdk._store.database.Rdict", Listing())
+    with read_partition(only_folder(root)) as opened:
+        # It may also be the moment before: RocksDB writes that flush to its files in the background.
+        assert opened.progress is not None
+        assert rows(opened.scan_all()) == rows(held[: opened.progress.high // EACH])
     store.close()
