@@ -489,7 +489,7 @@ class Sources:
         for digest, saved in saved_sources(marks):
             source = self.active.get(digest)
             if source is None:
-                source = self.active[digest] = ActiveSource(digest, self.rule.restore(*saved))
+                source = self.active[digest] = ActiveSource(digest, self._restored(saved))
             self.unflushed.setdefault(digest, source)
 
     def drop_idle(self) -> None:

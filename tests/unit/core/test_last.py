@@ -28,10 +28,12 @@ def source(order: Order, high: int = 0, depth: int = 128) -> PartitionState:
     return open_last(rule, SourceKeys(header("id"), None, order.name), Progress(low=0, high=high))
 
 
-def admit(held: PartitionState, *texts: str, found: Found = NONE_FOUND, step_ms: int = 0) -> Chunk:
+def admit(
+    held: PartitionState, *texts: str, found: Found = NONE_FOUND, step_ms: int = 0, first_ms: int = 0
+) -> Chunk:
     """Let records with these IDs come."""
     offsets = list(range(held.flight.position, held.flight.position + len(texts)))
-    times = np.arange(len(texts), dtype=np.int64) * step_ms
+    times = first_ms + np.arange(len(texts), dtype=np.int64) * step_ms
     return held.admit(
         offsets,
         times,
@@ -72,6 +74,24 @@ def test_a_mark_of_what_is_still_to_come_says_nothing() -> None:
     found = Found([0], [2], [0], None, step.marks.payloads)
     assert said(admit(source(orders.integer(), high=3), "2", found=found)) == ["duplicate"]
     assert said(admit(source(orders.integer(), high=2), "2", found=found)) == ["fresh"]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_source_that_a_flush_puts_back_is_doubted_as_any_other(*, is_flushed: bool) -> None:
+    """Records that nobody folded were passed while the flush had the source, and the window has filled since."""
+    held = source(orders.integer())
+    held.complete_chunk(admit(held, "1", "2", "3"))
+    held.take_step()
+    marks = held.memory.take_recent(0, lambda _digests, _count: NONE_FOUND).marks
+    if not is_flushed:
+        held.memory.put_back(marks)
+    held.memory.pass_uncounted(5)
+    held.memory.forget_all()
+    if is_flushed:
+        held.memory.put_back(marks)
+    held.flight.pass_to(8)
+    told = [said(admit(held, text, first_ms=time_ms)) for text, time_ms in (("9", 0), ("10", DAY_MS))]
+    assert told == [["uncovered"], ["uncovered"]]
 
 
 def test_a_stretch_of_rising_ids_with_a_silence_in_it_begins_its_source_anew() -> None:
