@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal
 from threading import current_thread, main_thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -28,17 +28,15 @@ from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics
 from dedup_sdk._observe import Counters, Health, PartitionStatus, VerdictEvent
 from dedup_sdk._record import Verdict
+from dedup_sdk._runner.settings import Failures, OnError
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._strategy import Strategy
 from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, MessageBuffer, coordinates_of
 from dedup_sdk.aio._observers import LoopObservers
 from dedup_sdk.aio._owner import Owner, RebalanceCallback, Rebalances
 from dedup_sdk.aio._taker import AnyTask, EndsBy, Iteration, Taker, coroutine_function, running_task
-
-if TYPE_CHECKING:
-    from dedup_sdk._runner.settings import Failures, OnError
-    from dedup_sdk.shared._protocol import ClaimStore
-    from dedup_sdk.shared._settings import Shared
+from dedup_sdk.shared._protocol import ClaimStore
+from dedup_sdk.shared._settings import Shared
 
 T = TypeVar("T")
 _Places = list[TopicPartition]
