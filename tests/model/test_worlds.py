@@ -88,7 +88,7 @@ def test_no_world_breaks_a_promise_on_rocksdb(name: str, tmp_path: Path, fresh_s
 def test_each_rule_of_transactions_is_needed(broken: str) -> None:
     """Marks before the commit, offsets outside, metadata taken late, an unknown end guessed: each loses or doubles."""
     rules = TransactionRules(**{broken: True})
-    outcomes = (Life(WORLDS["exactly-once"], seed, rules=rules).run() for seed in range(_CATCHING))
+    outcomes = (Life(WORLDS["exactly-once"], seed, rules=rules).run() for seed in range(2 * _CATCHING))
     assert any(outcome != "ok" for outcome in outcomes)
 
 

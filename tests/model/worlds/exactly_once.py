@@ -33,6 +33,7 @@ class TransactionRules:
     metadata_are_taken_late: bool = False
     an_unknown_end_is_an_abort: bool = False
     an_unknown_end_is_a_commit: bool = False
+    a_fenced_end_is_an_abort: bool = False
     asked_before_the_old_one_is_fenced: bool = False
     others_commit_meanwhile: bool = False
 
@@ -229,8 +230,11 @@ class Desk:
         if surely or life.chance(0.8):
             if self._arrive(seat, transaction):
                 self._committed(seat, member, transaction)
-            else:
+            elif rules.a_fenced_end_is_an_abort:
                 self._abort(seat, member, transaction)
+            else:
+                # It is fenced, perhaps behind a commit that arrived before, and whose answer nobody heard.
+                self._settle(seat, member, transaction)
             return
         # Nobody hears whether it has arrived.
         on_its_way = life.chance(0.5)
@@ -241,15 +245,20 @@ class Desk:
             if on_its_way:
                 self._arrive(seat, transaction)
             self._epochs[seat] = self.coordinator.initialise(seat)
+            self._conclude(seat, member, transaction, is_committed=is_committed)
         else:
-            self._epochs[seat] = self.coordinator.initialise(seat)
-            is_committed = self._is_committed(seat, transaction)
-        if rules.an_unknown_end_is_a_commit or rules.an_unknown_end_is_an_abort:
-            is_committed = rules.an_unknown_end_is_a_commit
-        if is_committed:
-            self._committed(seat, member, transaction)
-        else:
-            self._released(seat, member, transaction)
+            self._settle(seat, member, transaction)
+
+    def _settle(self, seat: Seat, member: Member, transaction: Transaction) -> None:
+        """Find out how a transaction ended: by the group's offsets, once the next producer has fenced the old one."""
+        self._epochs[seat] = self.coordinator.initialise(seat)
+        is_committed = self._is_committed(seat, transaction)
+        if self._rules.an_unknown_end_is_a_commit or self._rules.an_unknown_end_is_an_abort:
+            is_committed = self._rules.an_unknown_end_is_a_commit
+        self._conclude(seat, member, transaction, is_committed=is_committed)
+
+    def _conclude(self, seat: Seat, member: Member, transaction: Transaction, *, is_committed: bool) -> None:
+        (self._committed if is_committed else self._released)(seat, member, transaction)
 
     def _is_committed(self, seat: Seat, transaction: Transaction) -> bool:
         for tp in transaction.offsets or ():
