@@ -227,7 +227,8 @@ class Life:
         self.zombies.remove((seat, number))
         with self.mortal(seat) as member:
             member.lose(number)
-        if self.desk is not None:
+        # A member joins again without any partition of its old life.
+        if self.desk is not None and all(owner != seat for owner, _ in self.zombies):
             self.desk.awoken(seat)
         self._forget(seat, number)
 
