@@ -305,8 +305,13 @@ class Committer:
         self._messages = self._asked = None
 
     def _settle(self) -> bool:
-        """Find out whether the transaction was committed whose commit did not say so."""
-        asked = self._asked or []
+        """Find out whether the transaction was committed whose commit did not say so.
+
+        Only partitions prove it in which one of its messages ends: an offset with a text that has the message was never
+        the group's before. For others the group may have had the same since an earlier transaction.
+        """
+        ended = {(message.topic(), message.partition()) for message in self._messages or ()}
+        asked = [tp for tp in self._asked or () if (tp.topic, tp.partition) in ended]
         self._renew()
         if not asked:
             raise TransactionError(_UNKNOWN)

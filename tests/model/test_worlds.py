@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 SEEDS = int(os.environ.get("DEDUP_MODEL_SEEDS", "3"))
 """Histories of each world, others in each run; thousands are for long runs."""
 _CATCHING = 60
+_SEEN_FROM = {"every_offset_proves_a_commit": 558}
+"""The first seeds for broken rules that one life of six hundred needs."""
 _FIRST_CAUGHT = {
     "go_on_in_the_old_era": 36,
     "never_pause": 40,
@@ -88,7 +90,9 @@ def test_no_world_breaks_a_promise_on_rocksdb(name: str, tmp_path: Path, fresh_s
 def test_each_rule_of_transactions_is_needed(broken: str) -> None:
     """Marks before the commit, offsets outside, metadata taken late, an unknown end guessed: each loses or doubles."""
     rules = TransactionRules(**{broken: True})
-    outcomes = (Life(WORLDS["exactly-once"], seed, rules=rules).run() for seed in range(2 * _CATCHING))
+    first = _SEEN_FROM.get(broken, 0)
+    seeds = range(first, first + 2 * _CATCHING)
+    outcomes = (Life(WORLDS["exactly-once"], seed, rules=rules).run() for seed in seeds)
     assert any(outcome != "ok" for outcome in outcomes)
 
 

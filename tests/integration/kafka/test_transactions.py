@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from dedup_sdk import ConfigurationError, LastId, header
+from dedup_sdk import ConfigurationError, DedupConsumer, LastId, header
 from dedup_sdk.errors import TransactionError
 from dedup_sdk.orders import integer
 from dedup_sdk.shared import MemoryClaimStore, Shared
@@ -21,7 +21,6 @@ from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dedup_sdk import DedupConsumer
     from dedup_sdk._transactions.transactions import TransactionBlock
     from tests.support.worlds import World
 
@@ -786,6 +785,41 @@ def test_a_producer_of_yours_serves_block_after_block(world: World, out: str) ->
                 producer.produce(out, "of no transaction")
             copy(consumer, out, producer=producer)
     assert seen(world, out) == numbers(0, 9)
+
+
+def test_an_offset_that_the_group_had_before_proves_no_commit(
+    pair_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction also has the offsets of hidden records, which an earlier one may have committed, too."""
+    world = pair_world
+    out = world.create_topic(f"{world.topic}-{OUT}")
+    commits = list[int]()
+
+    class Second(Producer):
+        def commit_transaction(self, timeout: float = -1) -> None:
+            commits.append(1)
+            if len(commits) == 2:
+                raise KafkaException(KafkaError(KafkaError._FATAL, "the connection is gone", fatal=True))
+            super().commit_transaction(timeout)
+
+    offsets_of = DedupConsumer.transaction_offsets
+
+    def with_hidden(consumer: DedupConsumer, messages: list[Message]) -> list[TopicPartition]:
+        """As while the watermark of partition 0 stands before a hidden record: its offset goes with each."""
+        asked = offsets_of(consumer, messages)
+        before = consumer.committed([TopicPartition(world.topic, 0)], PATIENCE_S)
+        return [*asked, *before] if all(tp.partition for tp in asked) else asked
+
+    world.send("a")
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        copy(consumer, out)
+    world.send("b", "c", "d", partition=1)
+    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Second)
+    monkeypatch.setattr(DedupConsumer, "transaction_offsets", with_hidden)
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        copy(consumer, out, max_messages=1)
+    assert len(commits) > 2
+    assert sorted(seen(world, out)) == ["a", "b", "c", "d"]
 
 
 def test_an_id_that_another_consumer_may_have_by_now_is_given_back(pair_world: World) -> None:

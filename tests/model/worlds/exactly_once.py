@@ -34,6 +34,7 @@ class TransactionRules:
     an_unknown_end_is_an_abort: bool = False
     an_unknown_end_is_a_commit: bool = False
     a_fenced_end_is_an_abort: bool = False
+    every_offset_proves_a_commit: bool = False
     asked_before_the_old_one_is_fenced: bool = False
     others_commit_meanwhile: bool = False
 
@@ -261,7 +262,11 @@ class Desk:
         (self._committed if is_committed else self._released)(seat, member, transaction)
 
     def _is_committed(self, seat: Seat, transaction: Transaction) -> bool:
+        ended = {message.partition() for message in transaction.messages}
         for tp in transaction.offsets or ():
+            if tp.partition not in ended and not self._rules.every_offset_proves_a_commit:
+                # The group may have had the same before.
+                continue
             found = self._life.broker.committed.get((seat[0], tp.partition))
             if found is not None and (found.offset, found.metadata) == (tp.offset, tp.metadata):
                 return True
