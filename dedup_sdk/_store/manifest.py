@@ -36,7 +36,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from dedup_sdk._checks import why_unusable
 from dedup_sdk._marks import Known, Progress
@@ -320,13 +320,20 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
 _KNOWN_FIELDS: Final = ("since_ms", "since_number", "accepted", "newest_ms")
 
 
+def as_written(manifest: Manifest) -> dict[str, Any]:
+    """Return the fields of a manifest under the names of its file, those of its partitions without a level between."""
+    content = asdict(manifest)
+    for listed in content["partitions"]:
+        known = listed.pop("known")
+        listed |= {name: known[name] for name in _KNOWN_FIELDS}
+    return content
+
+
 def _content(manifest: Manifest) -> dict[str, object]:
-    content = {"format": FORMAT, **asdict(manifest)}
+    content = {"format": FORMAT, **as_written(manifest)}
     content |= {"marks": manifest.marks, "fingerprint": manifest.fingerprint}
     # A property, which `asdict` leaves out.
     for entry, listed in zip(manifest.partitions, content["partitions"], strict=True):
-        del listed["known"]
-        listed |= {name: getattr(entry.known, name) for name in _KNOWN_FIELDS}
         listed["fingerprint"] = entry.fingerprint
     return content
 

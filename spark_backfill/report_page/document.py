@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dedup_sdk._masking import error_shown, shown
-from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, read_manifest
+from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, as_written, read_manifest
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.findings import Findings
 from spark_backfill.report import Report
@@ -43,7 +43,8 @@ def make_document(
     manifest: Manifest, report: Report, findings: Findings, *, producer_header: str | None = None
 ) -> Document:
     """Return the document of a run that made a snapshot."""
-    facts = {name: value for name, value in asdict(report).items() if name not in _PLACES} | asdict(manifest)
+    facts = {name: value for name, value in asdict(report).items() if name not in _PLACES}
+    facts |= as_written(manifest)
     for entry in facts["partitions"]:
         entry["bytes"] = sum(file["bytes"] for file in entry.pop("files"))
     return Document(facts=facts, findings=findings, producer_header=producer_header)

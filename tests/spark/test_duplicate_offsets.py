@@ -206,5 +206,5 @@ def test_the_newest_time_is_that_of_the_twin_that_stays(
     """Though no task sees the other one: a consumer that lived through the log saw the record once, at its own time."""
     keys = {at: str(at) for at in range(20)}
     entry, report = run(archive_of(tmp_path / "a", keys, keys, late_ms=500), by_arrow=by_arrow, window=window)
-    assert (entry.newest_ms, entry.marks) == (BASE_MS + 19 * 60_000, 20)
+    assert (entry.known.newest_ms, entry.marks) == (BASE_MS + 19 * 60_000, 20)
     assert report.records == 20

@@ -105,7 +105,7 @@ def test_an_archive_alone(form: str, run: Callable[..., Any], tmp_path: Path) ->
     assert (manifest.cluster, manifest.topic_id, manifest.isolation) == ("c", "t", "read_committed")
     assert (manifest.vouched, manifest.group) == (True, None)
     (entry,) = manifest.partitions
-    assert (entry.low, entry.high, entry.since_ms, entry.gaps) == (0, 4, None, ())
+    assert (entry.low, entry.high, entry.known.since_ms, entry.gaps) == (0, 4, None, ())
     report = json.loads((tmp_path / "snapshot" / "report.json").read_text())
     assert report["sources"] == [str(next(tmp_path.glob("archive*")))]
 
@@ -118,8 +118,8 @@ def test_an_old_archive_is_cut_at_the_window(run: Callable[..., Any], tmp_path: 
     assert offsets(marks) == {"h": 12, "i": 13, "j": 14}
     (entry,) = manifest.partitions
     assert (entry.low, entry.high) == (5, 15)
-    assert entry.since_ms is not None
-    assert BASE_MS + 110 * HOUR_MS < entry.since_ms <= BASE_MS + 120 * HOUR_MS
+    assert entry.known.since_ms is not None
+    assert BASE_MS + 110 * HOUR_MS < entry.known.since_ms <= BASE_MS + 120 * HOUR_MS
 
 
 def test_repeated_rows_take_no_numbers(run: Callable[..., Any], tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_repeated_rows_take_no_numbers(run: Callable[..., Any], tmp_path: Path) 
     manifest, marks = run("orders", *ELSEWHERE, "--source", str(tmp_path / "archive"), "--window", "3n")
     numbers = {name: marks[digest_one(name.encode())].number for name in "bcd"}
     assert numbers == {"b": 2, "c": 3, "d": 4}
-    assert (len(marks), manifest.partitions[0].accepted) == (3, 4)
+    assert (len(marks), manifest.partitions[0].known.accepted) == (3, 4)
     assert json.loads((tmp_path / "snapshot" / "report.json").read_text())["records"] == 5
 
 
@@ -202,7 +202,7 @@ def test_archive_and_topic_together(
     manifest, marks = run(topic, "--bootstrap", broker.bootstrap, "--group", group, *sources)
     assert offsets(marks) == {"c": 3, "a": 4, "d": 5, "b": 6}
     (entry,) = manifest.partitions
-    assert (entry.low, entry.high, entry.since_ms, entry.gaps) == (0, 7, None, ())
+    assert (entry.low, entry.high, entry.known.since_ms, entry.gaps) == (0, 7, None, ())
     assert (manifest.group, manifest.vouched) == (group, False)
 
 
@@ -219,7 +219,7 @@ def test_offsets_that_are_nowhere(
     manifest, marks = run(topic, *asked, "--allow-gap")
     assert offsets(marks) == {"a": 4, "d": 5, "b": 6}
     (entry,) = manifest.partitions
-    assert (entry.gaps, entry.since_ms) == ((Gap(begin=0, end=4),), BASE_MS + 4 * 60_000)
+    assert (entry.gaps, entry.known.since_ms) == ((Gap(begin=0, end=4),), BASE_MS + 4 * 60_000)
     write_parquet(tmp_path / "archive", keyed(topic, "a", "b"))
     sources = ("--source", KAFKA, "--source", str(tmp_path / "archive"), *COMMITTED)
     with pytest.raises(BackfillError, match=r"lacks offsets 2 to 3: "):
@@ -227,7 +227,7 @@ def test_offsets_that_are_nowhere(
     manifest, marks = run(topic, *asked, *sources, "--allow-gap")
     assert offsets(marks) == {"a": 4, "d": 5, "b": 6}
     (entry,) = manifest.partitions
-    assert (entry.gaps, entry.since_ms) == ((Gap(begin=2, end=4),), BASE_MS + 4 * 60_000)
+    assert (entry.gaps, entry.known.since_ms) == ((Gap(begin=2, end=4),), BASE_MS + 4 * 60_000)
 
 
 def test_an_archive_alone_goes_up_to_the_group(
@@ -254,7 +254,7 @@ def test_an_archive_alone_goes_up_to_the_group(
     commit(broker, group, topic, 8)
     manifest, marks = run(topic, *given)
     assert (offsets(marks), manifest.partitions[0].high) == ({"b": 1, "c": 3, "a": 4, "d": 5}, 6)
-    assert manifest.partitions[0].since_ms is None
+    assert manifest.partitions[0].known.since_ms is None
 
 
 def test_a_hole_in_the_last_file_of_a_sink_hides_no_message(
