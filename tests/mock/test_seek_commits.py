@@ -335,6 +335,25 @@ def test_a_seek_behind_a_released_message_gives_it_up_only_with_what_was_not_rea
     assert values(poll_quiet(consumer)) == numbers(1, 10)
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_seek_to_a_hidden_record_behind_the_last_message_goes_back(
+    make: Make, send: Send, kafka: MockKafka, *, paused: bool
+) -> None:
+    """It lies before the position, also while the messages behind it wait for the end of a pause."""
+    send("0", "1", "1", "1", *numbers(4, 20))
+    consumer = make("orders", completion="explicit")
+    assert values(poll_some(consumer, 2)) == ["0", "1"]
+    assert consumer.position([orders(0)])[0].offset == 4
+    if paused:
+        consumer.pause([orders(0)])
+    consumer.seek(orders(3))
+    consumer.resume([orders(0)])
+
+    assert values(poll_quiet(consumer)) == ["0", "1", *numbers(4, 20)]
+    consumer.close()
+    assert max(0, committed(kafka.bootstrap, "g", "orders").offset) == 0
+
+
 def test_a_seek_forward_over_held_messages_skips_them(make: Make, send: Send) -> None:
     """Messages that were fetched, and wait for the end of a pause, were not reached."""
     send(*numbers(0, 10))

@@ -232,7 +232,8 @@ class Delivery:
     def delivered_to(self, topic: str, partition: int, withdrawn: Collection[int]) -> int | None:
         """Return the offset after the last message of a partition that the application got; None before it delivers.
 
-        A released message, which waits to come again, lies before it. ``withdrawn``: messages that no handler got.
+        A released message, which waits to come again, lies before it; so do hidden ones before the first that waits,
+        as in `Positions.position`. ``withdrawn``: messages that no handler got.
         """
         opened = self.partition_of(topic, partition)
         if opened is None:
@@ -240,7 +241,7 @@ class Delivery:
         first = self._first_ready(topic, partition)
         waiting = self._waiting_alone(topic, partition) | set(withdrawn)
         end = opened.flight.position if first is None else first
-        return opened.flight.delivered_until(end, waiting) if waiting else end
+        return max(opened.flight.delivered_until(end, waiting), min({end, *waiting})) if waiting else end
 
     def _waiting_alone(self, topic: str, partition: int) -> set[int]:
         """Return the offsets of the messages of a partition that wait by themselves, be they queued or aside."""
