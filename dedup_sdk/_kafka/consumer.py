@@ -958,6 +958,7 @@ class DedupConsumer(Consumer):
     def unsubscribe(self) -> None:
         """Leave the group; the messages of the last call come again to the next owner of their partition.
 
+        Unless your own `commit` completes them before it: behind this call, too, or in ``on_revoke``.
         From any thread, as `subscribe`.
         The partitions are revoked, and `on_revoke` is called, with the next `poll` or `consume`. Partitions that you
         assigned by hand stay, as with the plain client.

@@ -582,7 +582,7 @@ class Walk:
                     for each in log[:end]
                     if each.place in got and not each.is_hidden and each.offset not in alone
                 ]
-                end = max([flight.high, *delivered])
+                end = max([flight.high, min(end, *alone), *delivered])
             assert self.delivery.delivered_to(TOPIC, number, ()) == end
 
     def each_delivery_is_counted(self) -> None:
