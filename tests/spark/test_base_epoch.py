@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
+from dedup_sdk._marks import Known
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._store.snapshot_source import SnapshotSource
 from dedup_sdk._window import Window
@@ -47,8 +48,7 @@ def without_topic_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 def resolve(kafka: MockKafka, **given: Any) -> History:
     """The history of the whole topic on a base of its first offsets."""
     usual: dict[str, Any] = {
-        "partition": 0, "low": 0, "high": 3, "since_ms": None, "accepted": 0, "since_number": None,
-        "newest_ms": 900, "marks": 0,
+        "partition": 0, "low": 0, "high": 3, "known": Known(newest_ms=900), "marks": 0,
     }  # fmt: skip
     with KafkaLog(kafka.bootstrap, "orders", {}) as log:
         log.partitions()
