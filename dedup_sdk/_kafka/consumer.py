@@ -4,8 +4,8 @@
 
     `Poller`          a call for messages: fetched, judged, delivered; the calls before are completed
     `InHand`          messages that the application has, and how each ends
-    `Delivery`        the table of what is out, and the policy that completes it
-    `Judge`           verdicts: what was fetched becomes what is delivered
+    `Delivery`        the table of the messages that are out, and the policy that completes them
+    `Judge`           verdicts: fetched messages become delivered ones
     `Fetcher`         messages that were fetched and are not judged yet
     `Maintenance`     the work on a timer
     `AssignmentApi`   subscription and assignment, and the rebalance callbacks

@@ -1,4 +1,4 @@
-"""The table of what is out, in any order of what happens to it, against lists: each message is in one place."""
+"""The table of the messages that are out, in any order of calls, against lists: each message is in one place."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Lists:
         return freed
 
     def commit(self, below: dict[int, int | None], *, named: bool) -> list[Entry]:
-        """Complete what was given below these offsets."""
+        """Complete the messages given below these offsets."""
         if self.policy == "by name" or (self.policy == "only stored" and not named):
             return []
         due = [

@@ -1,4 +1,4 @@
-"""A table of what is out, over real partitions and without a client: records come when the test says so."""
+"""A table of messages that are out, over real partitions and without a client: records come when the test says so."""
 
 from __future__ import annotations
 

@@ -62,11 +62,6 @@ class Batch:
         return len(self.messages) - len(self.ready)
 
     @property
-    def is_given(self) -> bool:
-        """Whether the application got all of them."""
-        return not self.ready
-
-    @property
     def unended(self) -> int:
         """How many messages are not ended by a call for more, given or not."""
         return len(self.messages) - self.ended

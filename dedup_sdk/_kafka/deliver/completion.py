@@ -83,13 +83,13 @@ class OnNextCall(ByName):
         self.ask_for_more = delivery.complete_given  # type: ignore[method-assign]
 
     def commit(self, ends: Mapping[Coordinates, int | None], *, named: bool) -> Iterable[Partition]:
-        """Complete what was delivered below these offsets."""
+        """Complete the delivered messages below these offsets."""
         return self._delivery.complete_below(ends) if named else self._delivery.complete_given()
 
     def move(self) -> Iterable[Partition]:
-        """Complete what was delivered before the last call, whose messages may be unhandled."""
+        """Complete the messages delivered before the last call, whose own ones may be unhandled."""
         return self._delivery.complete_but_last()
 
     def skip(self, ends: Mapping[Coordinates, int]) -> Iterable[Partition]:
-        """Complete what was delivered below these offsets."""
+        """Complete the delivered messages below these offsets."""
         return self._delivery.complete_below(ends)

@@ -1,4 +1,4 @@
-"""The table of what is out: each message between its verdict and its end.
+"""The table of the messages that are out: each one between its verdict and its end.
 
 A message is out as part of the batch that was judged last (`dedup_sdk._kafka.deliver.batch.Batch`, one entry with a
 cursor), or by itself: it was held back and its turn has come, it was released, or its partition is paused. By itself it
@@ -350,7 +350,7 @@ class Delivery:
 
     def let_go(self) -> None:
         """Complete nothing: the messages that the application got end by its own calls."""
-        if self.batch.is_given:
+        if not self.batch.ready:
             # The batch knows what was polled since the last `take`.
             self._last = self._last_given()
             self.batch.drop()

@@ -120,31 +120,23 @@ def check_log_if_needed(attempt: Attempt, start: Start, partition: Partition) ->
 def discard_other_log(attempt: Attempt, start: Start, metadata: CommitMetadata) -> Start:
     """Discard a commit's text about another log: tools that copy groups translate the offsets, but not the texts."""
     assigned, log = attempt.assigned, attempt.recovering.log
+    change: LogChange | None
     if metadata.is_of_one_before(log):
         # Deleting a topic deletes its offsets: a consumer that had not noticed the deletion committed this one later.
-        return replace(
-            start,
-            metadata=None,
-            void=InvalidReason.TOPIC_BEFORE,
-            void_rule=start.rule,
-            must_commit_first=True,
-            log_change=LogChange(),
-        )
-    logger.warning(
-        "%s[%d]: the metadata of the committed offset %d belongs to another log (%s, this one is %s): was the group "
-        "copied from another cluster? %s",
-        assigned.topic, assigned.partition, start.offset, metadata.log, log, _records_before(attempt.policy),
-        extra={"event": "commit-of-another-log"},
-    )  # fmt: skip
-    # The broker's answer about the leader epoch compares this log only with itself.
-    change = None if start.log_change is None else start.log_change._replace(same_until=None)
+        void, change = InvalidReason.TOPIC_BEFORE, LogChange()
+    else:
+        logger.warning(
+            "%s[%d]: the metadata of the committed offset %d belongs to another log (%s, this one is %s): was the "
+            "group copied from another cluster? %s",
+            assigned.topic, assigned.partition, start.offset, metadata.log, log, _records_before(attempt.policy),
+            extra={"event": "commit-of-another-log"},
+        )  # fmt: skip
+        void, change = InvalidReason.OTHER_LOG, start.log_change
+        if change is not None:
+            # The broker's answer about the leader epoch compares this log only with itself.
+            change = change._replace(same_until=None)
     return replace(
-        start,
-        metadata=None,
-        void=InvalidReason.OTHER_LOG,
-        void_rule=start.rule,
-        must_commit_first=True,
-        log_change=change,
+        start, metadata=None, void=void, void_rule=start.rule, must_commit_first=True, log_change=change
     )
 
 

@@ -1,4 +1,4 @@
-"""The table of what is out: what a commit completes, and what an interruption leaves behind."""
+"""The table of the messages that are out: those that a commit completes, and the state behind an interruption."""
 
 from __future__ import annotations
 
