@@ -49,7 +49,14 @@ from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.client.closing import ClientEnd, keep_from_children, leave_group, stopped_by
 from dedup_sdk._kafka.client.fields import note_message
-from dedup_sdk._kafka.client.guards import CallbackErrors, ClientLock, Interruption, depth_in, is_inside
+from dedup_sdk._kafka.client.guards import (
+    CallbackErrors,
+    ClientLock,
+    Interruption,
+    Steps,
+    depth_in,
+    is_inside,
+)
 from dedup_sdk._kafka.client.settings import (
     ASK_S,
     DESERIALIZE,
@@ -60,7 +67,6 @@ from dedup_sdk._kafka.client.settings import (
     refuse_unknown,
     unknown_settings_explained,
 )
-from dedup_sdk._kafka.client.steps import Steps
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from dedup_sdk._kafka.deliver.classifier import BatchClassifier
 from dedup_sdk._kafka.deliver.completion import ByName, ByOffsets, OnNextCall

@@ -12,8 +12,7 @@ from confluent_kafka import Message
 from dedup_sdk import Lookup, Window, header
 from dedup_sdk._core.flight import OFFERED
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.client.guards import CallbackErrors, ClientLock, Interruption
-from dedup_sdk._kafka.client.steps import Steps
+from dedup_sdk._kafka.client.guards import CallbackErrors, ClientLock, Interruption, Steps
 from dedup_sdk._kafka.deliver.classifier import Classified, PartitionBatch
 from dedup_sdk._kafka.deliver.completion import ByName, ByOffsets, OnNextCall
 from dedup_sdk._kafka.deliver.delivery import CompletionPolicy, Delivery

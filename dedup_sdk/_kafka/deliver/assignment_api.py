@@ -11,8 +11,8 @@ from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.client.client import Client
+from dedup_sdk._kafka.client.guards import Steps
 from dedup_sdk._kafka.client.settings import ClientSettings
-from dedup_sdk._kafka.client.steps import Steps
 from dedup_sdk._kafka.deliver.handover import Handover, coordinates_in
 from dedup_sdk._kafka.recover.session import commit_in_group
 

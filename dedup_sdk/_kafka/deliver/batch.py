@@ -61,11 +61,6 @@ class Batch:
         """How many messages the application got."""
         return len(self.messages) - len(self.ready)
 
-    @property
-    def unended(self) -> int:
-        """How many messages are not ended by a call for more, given or not."""
-        return len(self.messages) - self.ended
-
     def take(self, count: int) -> list[Any]:
         """Give at most ``count`` messages, and remember where the call ended."""
         ready = self.ready

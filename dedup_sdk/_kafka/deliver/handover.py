@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import Coordinates
-from dedup_sdk._kafka.client.steps import Steps
+from dedup_sdk._kafka.client.guards import Steps
 from dedup_sdk._kafka.deliver.classifier import BatchClassifier
 from dedup_sdk._kafka.deliver.delivery import Delivery
 from dedup_sdk._kafka.deliver.fetcher import Fetcher

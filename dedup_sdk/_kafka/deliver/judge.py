@@ -14,7 +14,7 @@ from dedup_sdk._core.flight import SINGLE
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.gates import Gatekeeper
 from dedup_sdk._kafka.client.client_errors import is_retriable
-from dedup_sdk._kafka.client.steps import Steps
+from dedup_sdk._kafka.client.guards import Steps
 from dedup_sdk._kafka.deliver.classifier import BatchClassifier
 from dedup_sdk._kafka.deliver.handover import Handover
 from dedup_sdk._kafka.recover.upkeep import Upkeep
@@ -43,11 +43,7 @@ class Judge:
         self._session, self.fetcher, self.delivery = handover.session, handover.fetcher, handover.delivery
         self.upkeep, self._steps = upkeep, steps
         self.judged = 0
-        """Records that were judged since maintenance began to count."""
-
-    def count_from(self, judged: int) -> None:
-        """Begin to count anew, from this number on."""
-        self.judged = judged
+        """Records that were judged in this life."""
 
     def judge_one(self) -> list[Any]:
         """Judge the first of few fetched messages by itself, and deliver it; none if it is to be judged with others."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import time
 
-from dedup_sdk._kafka.client.steps import Steps
+from dedup_sdk._kafka.client.guards import Steps
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from dedup_sdk._kafka.deliver.judge import Judge
 from dedup_sdk._kafka.deliver.positions import Positions
@@ -63,6 +63,8 @@ class Maintenance:
         self._fetcher, self._delivery = judge.fetcher, judge.delivery
         self._interruption = steps.interruption
         self.collector = Collector()
+        self.judged = 0
+        """How many records had been judged at the last run, but for those of a batch that was still in hand."""
         self.recover_at = 0.0
         """When (monotonic seconds) recoveries go on if no message is ready meanwhile."""
 
@@ -71,11 +73,11 @@ class Maintenance:
         due = self._interruption.maintenance_at
         if not self._delivery.batch.ready:
             due = min(due, self.recover_at)
-        return now >= due or self._judge.judged >= MAINTENANCE_RECORDS
+        return now >= due or self._judge.judged - self.judged >= MAINTENANCE_RECORDS
 
     def write_before(self, coming: int) -> None:
         """Write completed records if with so many more a crash would repeat more than `MAINTENANCE_RECORDS`."""
-        if self._judge.judged + coming > MAINTENANCE_RECORDS:
+        if self._judge.judged - self.judged + coming > MAINTENANCE_RECORDS:
             self.writes.write_all()
 
     def run(self, heard_at: float) -> None:
@@ -85,7 +87,8 @@ class Maintenance:
         """
         session, upkeep, fetcher = self._session, self._judge.upkeep, self._fetcher
         # Records of a batch that is still in hand are written later, together with those that come meanwhile.
-        self._judge.count_from(self._delivery.batch.unended)
+        batch = self._delivery.batch
+        self.judged = self._judge.judged - (len(batch.messages) - batch.ended)
         self.writes.write_all()
         self._judge.engine.trim()
         self._delivery.free(idle=fetcher.ran_dry)

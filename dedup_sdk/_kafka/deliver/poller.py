@@ -14,8 +14,7 @@ from threading import get_ident, main_thread
 from typing import Any, Final
 
 from dedup_sdk._core.flight import OFFERED
-from dedup_sdk._kafka.client.guards import ClientLock, depth_in, is_called_by_pool, is_inside
-from dedup_sdk._kafka.client.steps import Steps
+from dedup_sdk._kafka.client.guards import ClientLock, Steps, depth_in, is_called_by_pool, is_inside
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from dedup_sdk._kafka.deliver.judge import Judge
 from dedup_sdk._kafka.deliver.maintenance import Maintenance
@@ -179,7 +178,7 @@ class Poller:
                 if judges and fetcher.messages:
                     if alone and (got := judge.judge_one()):
                         return got
-                    if judge.judged:
+                    if judge.judged > self._maintenance.judged:
                         self._maintenance.write_before(len(fetcher.messages))
                     judge.judge()
                 if engine.waits_for_time:

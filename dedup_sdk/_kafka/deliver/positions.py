@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import Consumer
 from dedup_sdk._kafka.assign.assignment import Pause
 from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.client.steps import Steps
+from dedup_sdk._kafka.client.guards import Steps
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from dedup_sdk._kafka.deliver.handover import Handover, coordinates_in
 
