@@ -483,15 +483,9 @@ class Steps:
         self.lock: Final = lock
         self.interruption: Final = interruption
         self.errors: Final = errors
-
-    def run(self, step: Callable[..., T], *arguments: Any) -> T:
-        """Run a step that changes partitions; see `Interruption.run_step`."""
-        result: T = self.interruption.run_step(step, *arguments)
-        return result
-
-    def run_kept(self, step: Callable[..., object], *arguments: Any) -> None:
+        self.run: Final = interruption.run_step
+        self.run_kept: Final = partial(errors.run, interruption.run_step)
         """Run a step in a callback; keep an exception until the client's call has returned."""
-        self.errors.run(self.interruption.run_step, step, *arguments)
 
     @contextmanager
     def guarded(self, *, defers_store_errors: bool = False) -> Iterator[None]:
