@@ -66,6 +66,13 @@ class AnotherLog(NamedTuple):
     first_offset: int | None
 
 
+class Run(NamedTuple):
+    """Some rows of a chunk, ascending."""
+
+    chunk: Chunk
+    rows: list[int]
+
+
 class Partition:
     """One open partition of an engine. Not thread-safe.
 
@@ -489,24 +496,32 @@ class Partition:
         self.judged = []
         return offered
 
-    def complete_items(self, items: list[Any]) -> tuple[int, list[RecordRef]]:
+    def offered_run(self, items: Sequence[Any]) -> Run | None:
+        """Return the first of these items that lie in one chunk, and are offered with it; None without any.
+
+        The items ascend by offset.
+        """
+        place = self.flight.place(items[0].offset()) if self.started else None
+        if place is None or not place.chunk.items:
+            return None
+        chunk, first = place
+        # The rows of the chunk that were offered, from the first item on; by identity, because a record of another log
+        # may have the same offset.
+        states = np.frombuffer(chunk.states, np.uint8)[first:]
+        rows = (np.flatnonzero(states == OFFERED)[: len(items)] + first).tolist()
+        same = list(map(is_, items, map(chunk.items.__getitem__, rows)))
+        rows = rows[: same.index(False) if False in same else len(same)]
+        return Run(chunk, rows) if rows else None
+
+    def complete_items(self, items: Sequence[Any]) -> tuple[int, list[RecordRef]]:
         """Complete the first of these items that lie in one chunk as columns, at a tenth of the price of single ones.
 
         Returns how many that were (0 if the first must be completed by `complete`), and the records to deliver next.
-        They must have been offered with their chunk, ascending by offset.
         """
-        place = self.flight.place(items[0].offset()) if self.started else None
-        if place is None or self.writer.fenced:
+        run = None if self.writer.fenced else self.offered_run(items)
+        if run is None:
             return 0, []
-        chunk = place.chunk
-        # The rows of the chunk that were offered, from the first item on; by identity, because a record of another log
-        # may have the same offset.
-        states = np.frombuffer(chunk.states, np.uint8)[place.row :]
-        rows = (np.flatnonzero(states == OFFERED)[: len(items)] + place.row).tolist()
-        same = list(map(is_, items, map(chunk.items.__getitem__, rows))) if chunk.items else []
-        rows = rows[: same.index(False) if False in same else len(same)]
-        if not rows:
-            return 0, []
+        chunk, rows = run
         self.own_counters.completed += len(rows)
         # Of the chunk only these: hidden records behind them are nobody's work.
         self._note_handled(chunk.offsets[rows[0]], chunk.offsets[rows[-1]])

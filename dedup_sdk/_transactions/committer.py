@@ -26,7 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -34,6 +34,7 @@ from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.client.settings import ClientSettings, admin_settings
 from dedup_sdk._kafka.client.transactional_producer import (
     FENCED,
+    Record,
     TransactionalProducer,
     TransactionFailedError,
     may_pass,
@@ -172,10 +173,10 @@ class Committer:
         partition = f"{message.topic()}-{message.partition()}"
         return self._id_header, f"{partition}-{self._in_hand.output_id(message) or message.offset()}-{place}"
 
-    def put(self, record: Mapping[str, Any]) -> None:
+    def put(self, record: Record) -> None:
         """Produce a record; raises `KafkaException` for one that the client refuses."""
         try:
-            self._producer.put(until=time.monotonic() + _PATIENCE_S, **record)
+            self._producer.put(record, patience_s=_PATIENCE_S)
         except TransactionFailedError as failed:
             # No error of this record: the transaction is aborted, as after any other failure.
             self.failed = self.failed or self._cause(failed)

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from dedup_sdk._kafka.client.transactional_producer import Record
 from dedup_sdk._kafka.consumer import DedupConsumer
 from dedup_sdk._runner.tasks import Coordinates, Task
 from dedup_sdk._transactions.committer import Committer
@@ -31,7 +32,7 @@ class Output:
     """The records of one call of a handler; see `Produce`. For one thread."""
 
     def __init__(self, committer: Committer, message: Message) -> None:
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Record] = []
         self._committer, self._message = committer, message
         self._is_open = True
 

@@ -12,20 +12,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Final, Literal, Self
 
 from confluent_kafka import Message
 
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.client.client_errors import handle_error
+from dedup_sdk._kafka.client.transactional_producer import Record
 from dedup_sdk._kafka.consumer import DedupConsumer
 from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk._kafka.deliver.in_hand import InHand
 from dedup_sdk._transactions.committer import Committer
 from dedup_sdk._transactions.settings import Headers, TransactionSettings
 from dedup_sdk.errors import ConfigurationError, TransactionError
-
-T = TypeVar("T")
 
 _WAIT_S: Final = 0.2
 
@@ -39,15 +38,13 @@ def record_of(
     timestamp: int = 0,
     headers: Headers = (),
     own: tuple[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Record:
     """Return a record for `Committer.put`; ``own``: a header that is added, unless it is given."""
-    given = list(headers.items() if isinstance(headers, Mapping) else headers)
-    if own is not None and all(name != own[0] for name, _ in given):
-        given.append(own)
-    return {
-        "topic": topic, "value": value, "key": key, "partition": partition, "timestamp": timestamp,
-        "headers": given or None,
-    }  # fmt: skip
+    added: list[tuple[str, str | bytes | None]] = [] if own is None else [own]
+    if headers:
+        given = list(headers.items() if isinstance(headers, Mapping) else headers)
+        added = given if own is None or any(name == own[0] for name, _ in given) else [*given, own]
+    return Record(topic, value, key, partition, None, None, timestamp, added or None)
 
 
 class Transaction:
@@ -61,15 +58,10 @@ class Transaction:
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until the transaction is full, or its time is up."""
-        while (message := self._block.take(self._next)) is not None:
-            yield message
-
-    def _next(self) -> Message | None:
-        message = self._block.next_message(self)
-        if message is not None:
-            self.messages.append(message)
+        take = self._block.take_into
+        while (message := take(self)) is not None:
             self._place = 0
-        return message
+            yield message
 
     def produce(
         self,
@@ -88,7 +80,7 @@ class Transaction:
         `TransactionError` when the transaction is over. In a transaction that has failed the record goes nowhere: its
         message comes again.
         """
-        if not self._block.is_current(self):
+        if self._block.current is not self:
             raise TransactionError("the transaction is over: produce in its turn of the loop, not later")
         own = None
         if self.messages:
@@ -117,7 +109,9 @@ class TransactionBlock:
         self._consumer, self._in_hand, self._idle = consumer, in_hand, idle
         self.committer, self._given = committer, given
         self._is_stopped, self._forget_stop, self._set_block = is_stopped, forget_stop, set_block
-        self._current: Transaction | None = None
+        self._poll = consumer.poll
+        self.current: Transaction | None = None
+        """The transaction under way: only with it messages are taken, and records produced."""
         self._first: Message | None = None
         """The first message of the current transaction, before the application asks for it."""
         self._until = 0.0
@@ -174,7 +168,7 @@ class TransactionBlock:
             else:
                 self._finish()
         finally:
-            self._place = "behind"
+            self._place, self.current = "behind", None
             self.committer.close()
             if self._first is not None:
                 self._consumer.transaction_aborted([self._first])
@@ -185,12 +179,6 @@ class TransactionBlock:
     def log_in(self, username: str, password: str) -> None:
         """Use these credentials from the next login on, unless the producer is the application's."""
         self.committer.log_in(username, password)
-
-    def is_current(self, transaction: Transaction) -> bool:
-        """Whether this transaction is under way."""
-        return (
-            transaction is self._current and self._place == "inside" and self.committer.messages is not None
-        )
 
     def has(self, message: Message) -> bool:
         """Whether a message is in the transaction under way, whose end is the message's."""
@@ -203,15 +191,17 @@ class TransactionBlock:
             if self._place != "inside":
                 raise RuntimeError(_NOT_INSIDE)
             self._finish()
-            if not self.take(self._has_first):
+            if not self._has_first():
                 return
-            self._current = Transaction(self)
-            self.committer.begin(self._current.messages)
+            transaction = Transaction(self)
+            self.committer.begin(transaction.messages)
             self._until = time.monotonic() + self._given.seconds
-            yield self._current
+            self.current = transaction
+            yield transaction
 
     def _finish(self) -> None:
         """Commit the current transaction, or abort it, if the broker wants that or messages are gone."""
+        self.current = None
         if self.committer.messages is not None:
             self._idle.heard()
             try:
@@ -223,46 +213,49 @@ class TransactionBlock:
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    def take(self, step: Callable[[], T]) -> T:
-        """Do a step that takes a message; if it is interrupted, the transaction is aborted, its messages come again.
+    def _has_first(self) -> bool:
+        """Wait for the first message of the next transaction; False at the end."""
+        try:
+            while self._first is None and not self._is_stopped():
+                self._first = self._next(_WAIT_S)
+                if self._first is None and self._idle.is_up:
+                    return False
+        except BaseException as error:
+            self._note(error)
+            raise
+        return self._first is not None
+
+    def take_into(self, transaction: Transaction) -> Message | None:
+        """Add the next message to a transaction, and return it; None when that is full, over, or its time is up."""
+        try:
+            if transaction is not self.current or self.committer.failed:
+                return None
+            messages = transaction.messages
+            message, self._first = self._first, None
+            while message is None:
+                left_s = self._until - time.monotonic()
+                if left_s <= 0 or len(messages) >= self._given.max_messages or self._is_stopped():
+                    return None
+                message = self._next(min(left_s, _WAIT_S))
+            messages.append(message)
+        except BaseException as error:
+            self._note(error)
+            raise
+        return message
+
+    def _note(self, error: BaseException) -> None:
+        """Note what came while a message was taken: after an interruption the transaction is aborted.
 
         Also if the application goes on with the block: the message may be in no place, or in the transaction already.
         """
-        try:
-            return step()
-        except BaseException as error:
-            if is_interruption(error):
-                self._in_hand.open_again()
-            raise
-
-    def _has_first(self) -> bool:
-        """Wait for the first message of the next transaction; False at the end."""
-        while self._first is None and not self._is_stopped():
-            self._first = self._next(_WAIT_S)
-            if self._first is None and self._idle.is_up:
-                return False
-        return self._first is not None
-
-    def next_message(self, transaction: Transaction) -> Message | None:
-        """Return the next message of a transaction; None when it is full, over, or its time is up."""
-        if not self.is_current(transaction) or self.committer.failed:
-            return None
-        message, self._first = self._first, None
-        while message is None:
-            left_s = self._until - time.monotonic()
-            if left_s <= 0 or len(transaction.messages) >= self._given.max_messages or self._is_stopped():
-                return None
-            message = self._next(min(left_s, _WAIT_S))
-        return message
+        if is_interruption(error):
+            self._in_hand.open_again()
 
     def _next(self, timeout_s: float) -> Message | None:
-        message = self._consumer.poll(timeout_s)
-        if message is None:
-            return None
-        if (error := message.error()) is not None:
+        message = self._poll(timeout_s)
+        if message is not None and (error := message.error()) is not None:
             handle_error(error)
             return None
-        self._idle.heard()
         return message
 
 

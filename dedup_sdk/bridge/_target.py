@@ -19,6 +19,7 @@ from dedup_sdk._kafka.client.transactional_producer import (
     CALL_S,
     FENCED,
     RECORD_REFUSALS,
+    Record,
     TransactionalProducer,
     TransactionFailedError,
 )
@@ -190,11 +191,12 @@ class Target:
     ) -> None:
         for copy in copies:
             kind, timestamp_ms = copy.message.timestamp()
+            record = Record(
+                copy.topic, copy.message.value(), copy.key, copy.partition, None, None,
+                max(0, timestamp_ms) if kind else 0, copy.headers,
+            )  # fmt: skip
             try:
-                producer.put(
-                    topic=copy.topic, value=copy.message.value(), key=copy.key, partition=copy.partition,
-                    timestamp=max(0, timestamp_ms) if kind else 0, headers=copy.headers, until=until,
-                )  # fmt: skip
+                producer.put(record, patience_s=until - time.monotonic())
             except KafkaException as error:
                 if error.args[0].code() in RECORD_REFUSALS:
                     raise RecordRefusedError(copy.message, error.args[0]) from None

@@ -20,7 +20,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Producer
@@ -59,6 +59,22 @@ RECORD_REFUSALS: Final = frozenset({
     KafkaError.POLICY_VIOLATION,
 })  # fmt: skip
 """Errors of a single record."""
+
+
+class Record(NamedTuple):
+    """A record to produce; ``partition`` -1: chosen by the key, ``timestamp``: ms since the epoch, 0: now.
+
+    The fields are the arguments of the client's ``produce`` in their order: by name it takes twice the time.
+    """
+
+    topic: str
+    value: str | bytes | None
+    key: str | bytes | None
+    partition: int
+    callback: None
+    on_delivery: None
+    timestamp: int
+    headers: Any
 
 
 class TransactionFailedError(Exception):
@@ -166,15 +182,17 @@ class TransactionalProducer:
         """Forget the errors of earlier records."""
         self._errors.clear()
 
-    def put(self, *, until: float, **record: Any) -> None:
-        """Produce a record, as for the client. Waits while its queue is full.
+    def put(self, record: Record, *, patience_s: float) -> None:
+        """Produce a record, as for the client. Waits while its queue is full, at most so many seconds.
 
         Raises `KafkaException` for a record that the client refuses.
         """
+        until: float | None = None
         while True:
             try:
-                self._client.produce(**record)
+                self._client.produce(*record)
             except BufferError:
+                until = until or time.monotonic() + patience_s
                 self._check_time(until)
                 self._step(lambda: self._client.poll(_STEP_S))
             except KafkaException as error:

@@ -12,7 +12,7 @@ message that waits in the queue. A message that the application has excluded fro
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from dedup_sdk._core.flight import OFFERED, SINGLE, RecordRef
@@ -262,6 +262,15 @@ class Delivery:
         """Return the record of a message in flight; None if it ended, or another message has its offset now."""
         record = self._unfinished(message)
         return record if record is not None and record.chunk.items[record.row] is message else None
+
+    def not_in_hand(self, messages: Sequence[Any]) -> Iterator[Any]:
+        """Yield those of one partition's messages that the application has no more: ended ones, and ones that wait."""
+        partition = self.partition_of(*coordinates(messages[0]))
+        left = messages
+        # By runs: to look each message up would take ten times as long.
+        while left and partition is not None and (run := partition.offered_run(left)):
+            left = left[len(run.rows) :]
+        yield from (each for each in left if self.in_flight(each) is None or self.waits(each))
 
     def _unfinished(self, message: Any) -> RecordRef | None:
         partition = self.partition_of(message.topic(), message.partition())

@@ -45,8 +45,14 @@ class InHand:
 
     # --- messages that are named ---------------------------------------------------------------------------------
 
-    def complete(self, messages: Iterable[Any], *, dead_lettered: bool = False) -> None:
-        """Complete messages, and write each partition's marks; ``dead_lettered``: count them as dead-lettered."""
+    def complete(
+        self, messages: Iterable[Any], *, dead_lettered: bool = False, quietly: bool = False
+    ) -> None:
+        """Complete messages, and write each partition's marks.
+
+        ``dead_lettered``: count them as dead-lettered. ``quietly``: leave out those that are not in flight, which count
+        as stale else.
+        """
         with self._mutex, self._steps.guarded(defers_store_errors=True):
             by_partition: dict[Coordinates, list[Any]] = {}
             for message in messages:
@@ -64,6 +70,8 @@ class InHand:
                     freed += more
                     each = each[count:]
                     in_runs = count > 0
+                if quietly:
+                    each = [message for message in each if self._delivery.in_flight(message) is not None]
                 offsets = [message.offset() for message in each if self._taken_out(message) is not None]
                 if partition is None:
                     continue
@@ -209,11 +217,12 @@ class InHand:
             # Another consumer may have an ID by now whose lease is over.
             gone = next((message for message in named if not self.holds(message)), None)
         with self._mutex, self._steps.guarded():
-            ended: dict[Coordinates, list[int]] = {}
+            by_partition: dict[Coordinates, list[Any]] = {}
             for message in named:
-                if self._delivery.in_flight(message) is None or self._delivery.waits(message):
-                    gone = message
-                ended.setdefault((message.topic(), message.partition()), []).append(message.offset())
+                by_partition.setdefault((message.topic(), message.partition()), []).append(message)
+            for each in by_partition.values():
+                gone = gone or next(self._delivery.not_in_hand(each), None)
+            ended = {of: list(map(_offset, each)) for of, each in by_partition.items()}
             commits = self._session.commits
             is_second = commits.has_other_transaction(ended)
             offsets = [] if gone or is_second else commits.in_transaction(ended)
@@ -233,7 +242,7 @@ class InHand:
     def transaction_committed(self, messages: Iterable[Any], offsets: Iterable[TopicPartition]) -> None:
         """See `DedupConsumer.transaction_committed`."""
         with self._mutex, self._steps.guarded():
-            self.complete([message for message in messages if self._delivery.in_flight(message) is not None])
+            self.complete(messages, quietly=True)
             self._session.commits.transaction_ended(offsets)
 
     def transaction_aborted(self, messages: Iterable[Any]) -> None:
