@@ -44,7 +44,7 @@ def record_of(
     if headers:
         given = list(headers.items() if isinstance(headers, Mapping) else headers)
         added = given if own is None or any(name == own[0] for name, _ in given) else [*given, own]
-    return Record(topic, value, key, partition, None, None, timestamp, added or None)
+    return topic, value, key, partition, None, None, timestamp, added or None
 
 
 class Transaction:

@@ -19,7 +19,6 @@ from dedup_sdk._kafka.client.transactional_producer import (
     CALL_S,
     FENCED,
     RECORD_REFUSALS,
-    Record,
     TransactionalProducer,
     TransactionFailedError,
 )
@@ -191,10 +190,9 @@ class Target:
     ) -> None:
         for copy in copies:
             kind, timestamp_ms = copy.message.timestamp()
-            record = Record(
-                copy.topic, copy.message.value(), copy.key, copy.partition, None, None,
-                max(0, timestamp_ms) if kind else 0, copy.headers,
-            )  # fmt: skip
+            sent_ms = max(0, timestamp_ms) if kind else 0
+            value, headers = copy.message.value(), copy.headers
+            record = (copy.topic, value, copy.key, copy.partition, None, None, sent_ms, headers)
             try:
                 producer.put(record, patience_s=until - time.monotonic())
             except KafkaException as error:
