@@ -17,7 +17,7 @@ from tests.support.fresh_seeds import histories
 from tests.support.table import POLICIES, TOPIC, Record, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from dedup_sdk._core.flight import RecordRef
     from dedup_sdk._engine.partition import Partition
@@ -250,6 +250,7 @@ class Walk:
             self.each_is_in_its_place()
             self.what_waits_is_known()
             self.each_delivery_is_counted()
+            self.runs_are_as_one_by_one()
 
     def number(self) -> int:
         """Return a partition."""
@@ -585,6 +586,21 @@ class Walk:
                 end = max([flight.high, min(end, *alone), *delivered])
             assert self.delivery.delivered_to(TOPIC, number, ()) == end
 
+    def runs_are_as_one_by_one(self) -> None:
+        """Which of some messages the application has no more, in any order, and named twice."""
+        for log in self.lists.log.values():
+            messages = [each.message for each in log if isinstance(each.message, Message)]
+            some = [each for each in messages if self.random.random() < 0.8]
+            if self.random.random() < 0.1 and some:
+                some.append(self.random.choice(some))
+            gone = list(map(id, self.delivery.not_in_hand(some))) if some else []
+            one_by_one = [
+                id(each)
+                for each in some
+                if self.delivery.in_flight(each) is None or self.delivery.waits(each)
+            ]
+            assert gone == one_by_one
+
     def each_delivery_is_counted(self) -> None:
         """Once, and of the right partition."""
         self.delivery.count()
@@ -671,8 +687,17 @@ class CountsTwice(Delivery):
             of_partition(self.counters, TOPIC, chunk.items[row].partition()).delivered += 1
 
 
+class TakesWaitingForGiven(Delivery):
+    """A transaction may end messages that wait to come again."""
+
+    def not_in_hand(self, messages: Sequence[Any]) -> Iterator[Any]:
+        """See `Delivery.not_in_hand`."""
+        return (each for each in messages if self.in_flight(each) is None)
+
+
 TWINS = [
     CompletesWhatWaits, KeepsInPolicy, ForgetsTheBatchOnly, LeavesReadyToCommits, ForgetsTheLastCall, CountsTwice,
+    TakesWaitingForGiven,
 ]  # fmt: skip
 
 
