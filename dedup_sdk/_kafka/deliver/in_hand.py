@@ -221,11 +221,12 @@ class InHand:
             for message in named:
                 by_partition.setdefault((message.topic(), message.partition()), []).append(message)
             for each in by_partition.values():
-                gone = gone or next(self._delivery.not_in_hand(each), None)
+                # Not by its truth: an empty message is false.
+                gone = next(self._delivery.not_in_hand(each), None) if gone is None else gone
             ended = {of: list(map(_offset, each)) for of, each in by_partition.items()}
             commits = self._session.commits
             is_second = commits.has_other_transaction(ended)
-            offsets = [] if gone or is_second else commits.in_transaction(ended)
+            offsets = [] if gone is not None or is_second else commits.in_transaction(ended)
         if is_second:
             raise TransactionError(
                 "the transaction before has not ended, as far as this consumer knows: call transaction_committed() or "

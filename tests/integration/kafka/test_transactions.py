@@ -319,6 +319,17 @@ def test_who_has_lost_a_message_aborts(world: World, out: str, caplog: pytest.Lo
     assert seen(world, out) == numbers(0, 10)
 
 
+def test_an_empty_message_that_has_ended_is_in_no_transaction(world: World) -> None:
+    """An empty message is false: whoever asks for its truth takes it for none, and the offsets count as given."""
+    world.send("", "b")
+    with world.consumer(completion="explicit") as consumer:
+        empty, other = poll_some(consumer, 2)
+        consumer.complete(empty)
+        with pytest.raises(TransactionError, match="in your hands no more"):
+            consumer.transaction_offsets([empty, other])
+        assert consumer.transaction_offsets([other])[0].offset == 2
+
+
 def test_a_loop_of_your_own(world: World, out: str) -> None:
     """Three calls in place of one's own offsets: an abort gives back, a commit completes; the text is in the commit."""
     producer = Producer(of_the_application(world))
