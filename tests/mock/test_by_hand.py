@@ -151,3 +151,18 @@ def test_a_refused_change_in_a_callback_costs_nothing(make: Make, send: Send) ->
     with pytest.raises(KafkaException, match="_STATE"):
         wait_for(consumer, lambda: False, "an error")
     assert values(poll_quiet(consumer)) == ["a"]
+
+
+def test_what_is_assigned_anew_in_an_open_transaction_delivers_behind_it(make: Make, send: Send) -> None:
+    """Where its history begins is not committed before the transaction has ended, and is then."""
+    send(*"abcde")
+    consumer = make(config={"enable.auto.commit": False})
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    got = poll_some(consumer, 2)
+    consumer.transaction_offsets(got)
+    consumer.assign([TopicPartition("orders", 0, 3)])
+    for _ in range(10):
+        assert consumer.poll(0.1) is None
+    consumer.transaction_aborted(got)
+
+    assert values(poll_some(consumer, 2)) == ["d", "e"]

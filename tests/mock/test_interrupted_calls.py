@@ -75,6 +75,29 @@ def test_what_waits_when_a_pause_is_interrupted_comes_again(make: Make, send: Se
 
 
 @pytest.mark.slow
+def test_what_is_released_after_an_interrupted_resume_comes_again(make: Make, send: Send) -> None:
+    """Wherever it struck: a partition that delivers holds nothing back."""
+    send(*map(str, range(6)))
+    struck = 0
+    for place in range(1, 120, 2):
+        consumer = make(store=MemoryStore(), config={"group.id": f"g-{place}"}, completion="explicit")
+        consumer.assign([ORDERS])
+        poll_some(consumer, 2)
+        consumer.pause([ORDERS])
+        with contextlib.suppress(Interrupted), InterruptedAt(place) as interruption:
+            consumer.resume([ORDERS])
+        if not interruption.struck:
+            break
+        struck += 1
+        for message in poll_quiet(consumer):
+            consumer.release(message)
+            assert values(poll_some(consumer, 1)) == [message.value().decode()], interruption.where
+            break
+        consumer.close()
+    assert struck > 5
+
+
+@pytest.mark.slow
 def test_what_is_handed_out_after_an_interruption_does_not_come_twice(make: Make, send: Send) -> None:
     """The very next call puts right the doubtful ones, however much is ready."""
     send(*map(str, range(6)))

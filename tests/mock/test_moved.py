@@ -12,7 +12,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from dedup_sdk._kafka.deliver import judge
 from dedup_sdk._kafka.recover.scheduler import RecoveryLoop
 from tests.support import inside
-from tests.support.consuming import PATIENCE_S, active, committed, numbers, poll_quiet, poll_some, values
+from tests.support.consuming import (
+    PATIENCE_S,
+    active,
+    committed,
+    numbers,
+    poll_quiet,
+    poll_some,
+    progress,
+    values,
+)
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
@@ -85,6 +94,24 @@ def test_a_commit_on_revoke_ends_nothing_unseen(make: Make, send: Send, way: str
 
     rest = values(poll_quiet(make("orders", config=BY_COMMIT)))
     assert set(got + rest) == set(numbers(0, 20))
+
+
+def test_partitions_that_stay_behind_unsubscribe_are_read_on(make: Make, send: Send) -> None:
+    """While the group rebalances, the client puts `unsubscribe` off, and forgets it over a new subscription."""
+    send(*numbers(0, 20))
+    revoked = list[Any]()
+    consumer = make(config={"partition.assignment.strategy": "cooperative-sticky"})
+    consumer.subscribe(["orders"], on_revoke=lambda _, partitions: revoked.append(partitions))
+    got = values(poll_some(consumer, 3))
+    consumer.subscribe(["orders", "pairs"], on_revoke=lambda _, partitions: revoked.append(partitions))
+    consumer.unsubscribe()
+    consumer.subscribe(["orders"], on_revoke=lambda _, partitions: revoked.append(partitions))
+    got += values(poll_some(consumer, 18))
+
+    assert revoked == [], "the client has put nothing off"
+    assert got == [*numbers(0, 3), *numbers(2, 20)]
+    consumer.poll(0)
+    assert progress(consumer) == (20, 0)
 
 
 def test_of_two_seeks_the_later_counts(make: Make, send: Send) -> None:

@@ -291,7 +291,8 @@ class Commits:
         asked: list[Assigned] = []
         offsets: list[TopicPartition] = []
         for each in partitions:
-            prefix = None if each.coordinates in self._unanswered else _prefix_here(each)
+            waits = each.coordinates in self._unanswered or each.coordinates in self._in_doubt
+            prefix = None if waits else _prefix_here(each)
             if prefix is not None:
                 each.commits.beginning = Beginning.ASKED
                 asked.append(each)

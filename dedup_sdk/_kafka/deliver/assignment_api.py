@@ -9,6 +9,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
+from dedup_sdk._kafka.assign.assignment import Assigned
 from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.guards import Steps
@@ -45,6 +46,8 @@ class AssignmentApi:
         """Partitions that the user assigned inside a callback for others that are revoked or lost: they stay."""
         self._gave_up = False
         """Whether the client accepted an `incremental_unassign` inside such a callback."""
+        self._left: dict[Coordinates, Assigned] = {}
+        """Partitions of the group whose messages `unsubscribe` let go."""
 
     def warn_not_asked(self) -> None:
         """Log a warning, once: no topic and no partition was ever asked for, so a call for messages waits in vain."""
@@ -140,6 +143,7 @@ class AssignmentApi:
                 Consumer.unsubscribe(self._consumer)
                 return
             self._handover.complete_all_but_last()
+            self._left = {coordinates: self._session.assigned[coordinates] for coordinates in going}
             self._steps.run(self._delivery.release, going)
             self._fetcher.drop(set(self._session.assigned))
         if not (self._steps.errors.runs_here() or self._steps.interruption.happened):
@@ -197,7 +201,19 @@ class AssignmentApi:
                 self._session.take(partitions)
             if self._pausing:
                 self._session.note_pause(self._pausing, paused=True)
+            if self.subscribed:
+                self._reopen_left()
             self._steps.interruption.request_maintenance()
+
+    def _reopen_left(self) -> None:
+        """Reopen the partitions that `unsubscribe` left, and that stay: nobody else gets the messages it let go.
+
+        During a rebalance the client puts an `unsubscribe` off. A `subscribe` takes its place, and nothing is revoked.
+        """
+        left, self._left = self._left, {}
+        for coordinates, assigned in left.items():
+            if self._session.assigned.get(coordinates) is assigned:
+                self._handover.reopen(coordinates)
 
     def _make_room(self, coming: list[TopicPartition]) -> None:
         """Give back what the client replaces by the group's partitions, or would refuse to assign a second time.

@@ -406,8 +406,11 @@ class Delivery:
             self.take_out(message)
         self.purge(leaving)
 
-    def release_all(self) -> None:
-        """Forget all delivered and queued messages, and the client's events: the messages come again."""
+    def release_all(self, paused: Collection[Coordinates] = ()) -> None:
+        """Forget all delivered and queued messages, and the client's events: the messages come again.
+
+        ``paused``: the partitions that the application pauses. An interruption may have left others set aside.
+        """
         for message in self.batch.withdraw(lambda _: True):
             # As in `release`.
             self.take_out(message)
@@ -415,6 +418,7 @@ class Delivery:
         self.batch.drop()
         self.queue.clear()
         self._waiting, self._given, self._last, self._ended = {}, {}, (), []
+        self._paused = set(paused)
 
     def purge(self, gone: Collection[Coordinates]) -> None:
         """Forget the messages of partitions that are not assigned any more."""

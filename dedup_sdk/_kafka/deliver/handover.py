@@ -129,10 +129,15 @@ class Handover:
             self.handlers.lose(None)
         self.fetcher.note_stops()
         self.session.reconcile()
-        self.delivery.release_all()
+        self.delivery.release_all(self.session.paused_by_user)
         self.session.reopen_all()
         self.fetcher.rest([])
         self._steps.interruption.end()
+
+    def reopen(self, coordinates: Coordinates) -> None:
+        """Reopen a partition from its completed records: its messages in flight come again; with the lock."""
+        self.forget({coordinates})
+        self.session.reopen(*coordinates)
 
     def complete_all_but_last(self) -> None:
         """Complete the messages returned before the last call, unless an interruption left their state in doubt."""

@@ -102,6 +102,11 @@ class Session:
         return {coordinates for coordinates, assigned in self.assigned.items() if not assigned.by_hand}
 
     @property
+    def paused_by_user(self) -> set[Coordinates]:
+        """The partitions that the application pauses."""
+        return {c for c, assigned in self.assigned.items() if Pause.USER in assigned.pauses}
+
+    @property
     def recovering(self) -> bool:
         """Whether some partition does not deliver yet, but will."""
         return any(map(RECOVERING.__contains__, map(_state, self.assigned.values())))
@@ -316,6 +321,14 @@ class Session:
             self._begin_again(assigned, start, before=settle_move(assigned), write=False)
             if partition is not None and partition.has_failed and start is not None:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
+
+    def reopen(self, topic: str, partition: int) -> None:
+        """Drop the records in flight of a partition, and restart it from its completed ones."""
+        assigned = self.assigned[topic, partition]
+        known = assigned.history()
+        if assigned.active is not None and known is not None:
+            self._begin_again(assigned, self._start_to_reopen(assigned, known), before=settle_move(assigned))
+            self.commits.hand_on(assigned, self.assigned[topic, partition])
 
     def _start_to_reopen(self, assigned: Assigned, known: History) -> Start:
         (history, high), recovered = known, assigned.recovered
