@@ -640,7 +640,7 @@ class DedupConsumer(Consumer):
         are returned.
         """
         self._access.check_open()
-        below = _below(message, offsets)
+        below = below_of(message, offsets)
         if asynchronous:
             # In the middle of a call nobody knows which messages you got, and later you have got others.
             completes = below is not None or not self._steps.is_midway
@@ -683,7 +683,7 @@ class DedupConsumer(Consumer):
         From any thread.
         """
         self._access.check_open()
-        below = _below(message, offsets)
+        below = below_of(message, offsets)
         if below is None:
             raise ValueError("expected either message or offsets")
         if message is not None and not below:
@@ -1392,7 +1392,7 @@ def _not_a_record(reason: str) -> KafkaException:
     return KafkaException(KafkaError(KafkaError._INVALID_ARG, reason))  # noqa: SLF001 (that is its public name)
 
 
-def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
+def below_of(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
     """Return, for each named partition, the offset below which it is meant; None: all partitions.
 
     A partition with a negative offset (none, or a logical one) is left out, and a message that has no offset.

@@ -21,18 +21,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
+from functools import wraps
 from itertools import islice
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.guards import CallbackErrors
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Coordinates = tuple[str, int]
+Below = Mapping[Coordinates, int] | None
+"""The offsets of partitions below which messages are meant; None: all."""
 MOST_QUEUED: Final = 1_000
 """With so many messages queued the thread fetches no more."""
 
@@ -45,6 +50,18 @@ class End(StrEnum):
     RELEASED = "released"
     RETURNED = "returned"
     """The application has not seen it: it comes again, and that is no other attempt."""
+
+
+def _step(method: Callable[Concatenate[MessageBuffer, P], T]) -> Callable[Concatenate[MessageBuffer, P], T]:
+    """Make a method one step: nobody else changes where messages are meanwhile, and no grant is open."""
+
+    @wraps(method)
+    def step(buffer: MessageBuffer, /, *arguments: P.args, **named: P.kwargs) -> T:
+        with buffer._lock:  # noqa: SLF001
+            buffer._settle()  # noqa: SLF001
+            return method(buffer, *arguments, **named)
+
+    return step
 
 
 class MessageBuffer:
@@ -95,45 +112,37 @@ class MessageBuffer:
         with self._lock:
             (self._ended[End.RETURNED] if self._comes_again else self._queued).extend(items)
 
+    @_step
     def put_first(self, items: list[Message]) -> None:
         """Queue messages and events before all others."""
-        with self._lock:
-            self._settle()
-            self._queued.extendleft(reversed(items))
+        self._queued.extendleft(reversed(items))
 
+    @_step
     def take_back(self, partitions: Collection[Coordinates] | None = None) -> list[Message]:
         """Take the queued messages of some partitions out (None: all, and events)."""
-        with self._lock:
-            self._settle()
-            queued, self._queued = self._queued, deque()
-            back = list[Message]()
-            for each in queued:
-                goes = partitions is None or coordinates_of(each) in partitions
-                (back if goes else self._queued).append(each)
-            return back
+        queued, self._queued = self._queued, deque()
+        back = list[Message]()
+        for each in queued:
+            goes = partitions is None or coordinates_of(each) in partitions
+            (back if goes else self._queued).append(each)
+        return back
 
+    @_step
     def taken(self, partitions: Collection[Coordinates] | None = None) -> list[Message]:
         """Return the messages that the application has, of some partitions (None: of all)."""
-        with self._lock:
-            self._settle()
-            return [
-                each
-                for each in (*self._out.values(), *self._hand.values())
-                if partitions is None or coordinates_of(each) in partitions
-            ]
+        taken = [*self._out.values(), *self._hand.values()]
+        return [each for each in taken if partitions is None or coordinates_of(each) in partitions]
 
+    @_step
     def take_ended(self) -> dict[End, list[Message]]:
         """Return the messages that have ended since the last call."""
-        with self._lock:
-            self._settle()
-            ended, self._ended = self._ended, {end: [] for end in End}
-            return ended
+        ended, self._ended = self._ended, {end: [] for end in End}
+        return ended
 
+    @_step
     def close(self) -> None:
         """Note that the consumer closes: what is queued is not for the application any more."""
-        with self._lock:
-            self._settle()
-            self.is_closed = True
+        self.is_closed = True
 
     # --- the application's side ----------------------------------------------------------------------------------
 
@@ -142,42 +151,37 @@ class MessageBuffer:
         self.changed.clear()
         await self.changed.wait()
 
+    @_step
     def take(self, count: int, *, by_call: bool) -> list[Message]:
         """Take up to ``count`` messages, or events; with none queued, raise the error that waits.
 
         ``by_call``: only calls for a message end it.
         """
-        with self._lock:
-            self._settle()
-            if not self._queued:
-                self.errors.raise_kept()
-            taken = [self._queued.popleft() for _ in range(min(count, len(self._queued)))]
-            messages = taken
-            if any(map(Message.error, taken)):
-                messages = [each for each in taken if each.error() is None]
-            place = self._out if by_call else self._hand
-            place.update(zip(map(id, messages), messages, strict=True))
-            return taken
+        if not self._queued:
+            self.errors.raise_kept()
+        taken = [self._queued.popleft() for _ in range(min(count, len(self._queued)))]
+        place = self._out if by_call else self._hand
+        place.update((id(each), each) for each in taken if each.error() is None)
+        return taken
 
+    @_step
     def grant(self, count: int) -> deque[Message]:
         """Return up to ``count`` queued messages for an iteration, which has one message in hand.
 
         To take the next one from the left completes the one in hand.
         """
-        with self._lock:
-            self._settle()
-            batch = list(islice(self._queued, count))
-            if len(self._hand) != 1 or self.is_closed or any(map(Message.error, batch)):
-                return deque()
-            for _ in batch:
-                self._queued.popleft()
-            self._batch, self._granted, self._hand = [*self._hand.values(), *batch], deque(batch), {}
-            return self._granted
+        batch = list(islice(self._queued, count))
+        if len(self._hand) != 1 or self.is_closed or any(map(Message.error, batch)):
+            return deque()
+        for _ in batch:
+            self._queued.popleft()
+        self._batch, self._granted, self._hand = [*self._hand.values(), *batch], deque(batch), {}
+        return self._granted
 
-    def settle(self) -> None:
-        """Have an iteration look again before it takes another message."""
-        with self._lock:
-            self._settle()
+    @_step
+    def look_again(self) -> None:
+        """Have an iteration, and a call that waits, look again before it takes another message."""
+        self.changed.set()
 
     def _settle(self) -> None:
         """End the grant: queue what is left of it, and note which messages the iteration has completed."""
@@ -198,49 +202,41 @@ class MessageBuffer:
         """Whether a message is in hand."""
         return bool(self._hand or self._batch)
 
+    @_step
     def in_hand(self, message: Message) -> bool:
         """Whether this message is in hand."""
-        with self._lock:
-            self._settle()
-            return id(message) in self._hand
+        return id(message) in self._hand
 
+    @_step
     def keep_back(self, message: Message) -> None:
         """Have a message that is in hand end by a call for it only."""
-        with self._lock:
-            self._settle()
-            if self._hand.pop(id(message), None) is not None:
-                self._out[id(message)] = message
+        if self._hand.pop(id(message), None) is not None:
+            self._out[id(message)] = message
 
+    @_step
     def end(self, messages: Iterable[Message], end: End | None = End.COMPLETED) -> list[Message]:
         """End messages (None: they are waited for no longer), and return those that the application had.
 
         Of the others those are passed on that count as handled, for the consumer to judge: late, or never.
         """
-        with self._lock:
-            self._settle()
-            messages, out, hand = list(messages), self._out, self._hand
-            had = [
-                each
-                for each in messages
-                if (out if id(each) in out else hand).pop(id(each), None) is not None
-            ]
-            if end in (End.COMPLETED, End.DEAD_LETTERED):
-                self._ended[end] += messages
-            elif end is not None and had:
-                self._ended[end] += had
-                self._ended[End.RETURNED] += self.take_back()
-            return had
+        messages = list(messages)
+        had = [
+            each for each in messages if self._out.pop(id(each), self._hand.pop(id(each), None)) is not None
+        ]
+        if end in (End.COMPLETED, End.DEAD_LETTERED):
+            self._ended[end] += messages
+        elif end is not None and had:
+            self._ended[end] += had
+            self._ended[End.RETURNED] += self.take_back()
+        return had
 
-    def end_hand(self, end: End = End.COMPLETED, below: Mapping[Coordinates, int] | None = None) -> None:
-        """End the messages in hand, below offsets (None: all)."""
-        with self._lock:
-            self._settle()
-            chosen: Iterable[Message] = self._hand.values()
-            if below is not None:
-                chosen = [
-                    each for each in chosen if (each.offset() or 0) < below.get(coordinates_of(each), -1)
-                ]
-            self.end(chosen, end)
+    @_step
+    def end_hand(self, end: End = End.COMPLETED, below: Below = None) -> None:
+        """End the messages in hand that are meant."""
+        hand = list(self._hand.values())
+        if below is not None:
+            hand = [each for each in hand if (each.offset() or 0) < below.get(coordinates_of(each), -1)]
+        self.end(hand, end)
 
 
 def coordinates_of(message: Any) -> Coordinates:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal
 from threading import current_thread, main_thread
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -19,19 +17,17 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from dedup_sdk._checks import choice, whole
 from dedup_sdk._kafka.client.closing import stopped_by
 from dedup_sdk._kafka.client.fields import note_message
-from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode
-from dedup_sdk._kafka.deliver.idle import IdleClock
+from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode, below_of
 from dedup_sdk._kafka.deliver.write_policy import Durability
-from dedup_sdk._kafka.recover.session import WAITING_SHARE
 from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._masking import error_shown, shown
 from dedup_sdk._metrics import Metrics
 from dedup_sdk._observe import Counters, Health, PartitionStatus, VerdictEvent
 from dedup_sdk._record import Verdict
-from dedup_sdk._runner.settings import Failures, OnError
+from dedup_sdk._runner.settings import AsyncRunSettings, Failures, OnError, Retries, calls_at_most
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._strategy import Strategy
-from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, MessageBuffer, coordinates_of
+from dedup_sdk.aio._buffer import MOST_QUEUED, End
 from dedup_sdk.aio._observers import LoopObservers
 from dedup_sdk.aio._owner import Owner, RebalanceCallback, Rebalances
 from dedup_sdk.aio._taker import AnyTask, EndsBy, Iteration, Taker, coroutine_function, running_task
@@ -104,19 +100,14 @@ class AsyncDedupConsumer:
             revoke_deadline=revoke_deadline,
             **client_arguments,
         )
-        # In these the callbacks are guarded, for the producer of dead letters, too.
-        self._settings, self._spec = self._consumer._settings, dedup.id  # noqa: SLF001
-        self._idle_timeout_s = idle_timeout
-        self._buffer = MessageBuffer()
-        deadline_s = self._settings.revoke_deadline_s * WAITING_SHARE
-        name = f"dedup-aio-{self._settings.group}"
-        self._owner = Owner(self._consumer, self._buffer, deadline_s=deadline_s, name=name)
+        self._owner, self._spec = Owner(self._consumer), dedup.id
+        self._buffer = self._owner.buffer
         self._observers.attach(self._owner)
-        self._rebalances = Rebalances(self._owner, self._buffer)
+        self._rebalances = Rebalances(self._owner, self)
         choice("completion", completion, ("on-next-call", "explicit"))
-        by_rule = EndsBy.NEXT if self._settings.completes_on_next_call else EndsBy.COMMIT
+        by_rule = EndsBy.NEXT if self._owner.settings.completes_on_next_call else EndsBy.COMMIT
         ends = EndsBy.CALL if completion == "explicit" else by_rule
-        self._taker = Taker(self._buffer, self._owner, ends, writes_each=durability == "record")
+        self._taker = Taker(self._owner, ends, idle_timeout, writes_each=durability == "record")
         # A consumer that was dropped without `close` is closed by its thread.
         weakref.finalize(self, self._owner.abandon)
 
@@ -146,14 +137,11 @@ class AsyncDedupConsumer:
         """
         return self._consume(running_task(), num_messages, timeout)
 
-    async def _consume(self, asker: AnyTask, num_messages: int, timeout: float | None) -> list[Message]:
-        whole("num_messages", num_messages, advice="give the most messages to return, e.g. 100")
-        self._owner.start()
+    async def _consume(self, asker: AnyTask, count: int, timeout: float | None) -> list[Message]:
+        whole("num_messages", count, advice="give the most messages to return, e.g. 100")
         timeout_s = None if timeout is None or timeout < 0 else timeout
-        enough = min(num_messages, MOST_QUEUED)
-        return await self._taker.take(
-            num_messages, timeout_s, asker=asker, enough=enough, ends=self._taker.ends
-        )
+        enough = min(count, MOST_QUEUED)
+        return await self._taker.take(count, timeout_s, asker=asker, enough=enough, ends=self._taker.ends)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others.
@@ -169,7 +157,7 @@ class AsyncDedupConsumer:
 
     def _iteration(self, ends: EndsBy) -> Iteration:
         self._owner.start()
-        return Iteration(self, self._taker, IdleClock(self._owner, self._idle_timeout_s), ends)
+        return Iteration(self, self._taker, ends)
 
     def stop(self) -> None:
         """End the iteration, or `run`, after the messages in hand; if none runs, end the next one when it begins.
@@ -222,40 +210,27 @@ class AsyncDedupConsumer:
         Raises the error of the handler, `DeadLetterError`, the errors of iteration, and `ConfigurationError` for
         settings that make no sense.
         """
-        from dedup_sdk._runner.settings import AsyncRunSettings, Retries, calls_at_most
-        from dedup_sdk.aio._run import AsyncRunner, dead_letters_to
+        from dedup_sdk.aio._run import AsyncRunner, letter_sender
 
         calls = calls_at_most(on_error, attempts)
-        retries = Retries(attempts=calls, on=retry_on, wait_initial=wait_initial, wait_max=wait_max)
         settings = AsyncRunSettings(
             handler=handler,
             concurrency=concurrency,
             order=order,
             on_error=on_error,
             dead_letters=dead_letters,
-            retries=retries,
+            retries=Retries(attempts=calls, on=retry_on, wait_initial=wait_initial, wait_max=wait_max),
         )
         self._owner.start()
-        if self._taker.runner is not None:
-            raise RuntimeError(
-                "run() is at work already: one consumer has one loop; give it more concurrency"
-            )
-        async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._taker.running())
-            send = None
-            if (topic := settings.letters_of(self._settings.group)) is not None:
-                letters = dead_letters_to(topic, self._owner, self._consumer, self._settings, self._spec)
-                send = await stack.enter_async_context(letters)
-            stack.enter_context(self._stop_on_sigterm())
-            idle = IdleClock(self._owner, self._idle_timeout_s)
-            await AsyncRunner(settings, taker=self._taker, owner=self._owner, idle=idle, send=send).run()
+        with self._taker.running(), self._stopped_by_sigterm():
+            async with letter_sender(settings, self._owner, self._spec) as send:
+                await AsyncRunner(settings, self._taker, self._owner, send).run()
 
-    def _stop_on_sigterm(self) -> AbstractContextManager[object]:
+    def _stopped_by_sigterm(self) -> AbstractContextManager[object]:
         """Stop at SIGTERM, unless the program handles that signal, or signals come to another thread."""
-        is_main = current_thread() is main_thread()
-        if is_main and getsignal(SIGTERM) is SIG_DFL:
+        if current_thread() is main_thread() and getsignal(SIGTERM) is SIG_DFL:
             return self.stop_on_signals(SIGTERM)
-        return contextlib.nullcontext()
+        return nullcontext()
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
@@ -280,7 +255,7 @@ class AsyncDedupConsumer:
         _refuse_others([message])
         return await self._owner.call(self._consumer.holds, message)
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def once(self, message: Message) -> AsyncIterator[Message]:
         """Complete a message at the end of the block; if it raises, or is cancelled, release the message.
 
@@ -342,21 +317,12 @@ class AsyncDedupConsumer:
         return self._name(running_task(), message, offsets, self._consumer.store_offsets, message, offsets)
 
     async def _name(
-        self,
-        asker: AnyTask,
-        message: Message | None,
-        offsets: _Named,
-        call: Callable[..., T],
-        *how: Any,
+        self, asker: AnyTask, message: Message | None, offsets: _Named, call: Callable[..., T], *how: Any
     ) -> T:
         """Make a call that may name messages: those in hand, if this task has them, end first."""
-        below: dict[Coordinates, int] | None = {} if self._settings.only_stored else None
-        if message is not None:
-            _refuse_others([message])
-            is_event = message.error() is not None
-            below = {} if is_event else {coordinates_of(message): (message.offset() or 0) + 1}
-        elif offsets is not None:
-            below = {(each.topic, each.partition): each.offset for each in offsets}
+        below = below_of(message, offsets)
+        if below is None and self._owner.settings.only_stored:
+            below = {}
         self._taker.end_named(asker, message, below)
         return await self._owner.call(call, *how)
 
@@ -409,10 +375,7 @@ class AsyncDedupConsumer:
         event loop, and gets this consumer, whose methods it may await. It has half of ``revoke_deadline``, then it is
         cancelled. Messages that you have of partitions that are revoked may end meanwhile, up to that deadline.
         """
-        callbacks = self._rebalances.callbacks(
-            self, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost
-        )
-        await self._owner.call(lambda: self._consumer.subscribe(topics, **callbacks))
+        await self._owner.call(self._rebalances.subscribe, topics, on_assign, on_revoke, on_lost)
 
     async def unsubscribe(self) -> None:
         """Leave the group; see `DedupConsumer.unsubscribe`."""
@@ -487,7 +450,6 @@ class AsyncDedupConsumer:
         of a callback that no call for messages has raised yet is raised then, too.
         """
         self._rebalances.refuse_in_callback()
-        self._taker.close()
         await self._owner.end()
         await self._observers.end()
 
@@ -495,9 +457,7 @@ class AsyncDedupConsumer:
         self._owner.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close; if the block ended without an exception, the messages of the last call are completed first.
 
         Unless another task got them, and is not over, or failed.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -54,7 +55,7 @@ class LoopObservers:
 
     def _put(self, function: _OnLoop, event: object) -> None:
         if len(self._events) >= MOST_EVENTS:
-            self._owner.counters.observer_errors += 1
+            self._owner.consumer.counters.observer_errors += 1
             if not self._is_full:
                 self._is_full = True
                 logger.warning(
@@ -82,7 +83,7 @@ class LoopObservers:
             try:
                 await function(event)
             except Exception:
-                self._owner.counters.observer_errors += 1
+                self._owner.consumer.counters.observer_errors += 1
                 logger.exception(
                     "an observer failed at %s; going on",
                     type(event).__name__,
@@ -107,14 +108,13 @@ class LoopObservers:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class _Observer:
-    def __init__(
-        self, verdict_event: Callable[[Any], object], partition_event: Callable[[Any], object]
-    ) -> None:
-        self._verdict_event, self.partition_event = verdict_event, partition_event
+    verdict_event: Callable[[Any], object]
+    partition_event: Callable[[Any], object]
 
     def __call__(self, event: Any) -> None:
-        self._verdict_event(event)
+        self.verdict_event(event)
 
 
 def _nothing(_: object) -> None:

@@ -21,7 +21,7 @@ from confluent_kafka import Message, TopicPartition
 
 from dedup_sdk._checks import runs_on_loop
 from dedup_sdk._kafka.consumer import CLOSE_IN_CALLBACK, DedupConsumer
-from dedup_sdk._observe import Counters
+from dedup_sdk._kafka.recover.session import WAITING_SHARE
 from dedup_sdk.aio._buffer import MOST_QUEUED, End, MessageBuffer
 
 T = TypeVar("T")
@@ -52,14 +52,15 @@ def _nothing(*_: object) -> None:
 class Owner:
     """The thread, from `start` to `end`.
 
-    ``deadline_s``: seconds that a step waits for the application. ``is_closing``: no rebalance waits for it any more.
-    ``is_over``: the consumer is closed.
+    ``buffer``: the messages between the thread and the loop. ``deadline_s``: seconds that a step waits for the
+    application. ``is_over``: the consumer is closed.
     """
 
-    def __init__(
-        self, consumer: DedupConsumer, buffer: MessageBuffer, *, deadline_s: float, name: str
-    ) -> None:
-        self._consumer, self._buffer, self.deadline_s = consumer, buffer, deadline_s
+    def __init__(self, consumer: DedupConsumer) -> None:
+        self.consumer, self.buffer = consumer, MessageBuffer()
+        self.settings: Final = consumer._settings  # noqa: SLF001
+        """In these the callbacks are guarded, for the producer of dead letters, too."""
+        self.deadline_s = self.settings.revoke_deadline_s * WAITING_SHARE
         self._flight = consumer._in_hand  # noqa: SLF001 (no public call only looks, or returns what nobody has seen)
         self._looked_at: object = None
         """What `InHand.doubts` was when the messages here were last looked at."""
@@ -70,9 +71,9 @@ class Owner:
         self._end_error: BaseException | None = None
         """Of the ends that were passed on last: calls for them raise it."""
         self._due_at = 0.0
-        """When (monotonic seconds) ends are passed on, few as they are, and the group is served."""
-        self._ends = self._abandoned = self.is_closing = self.is_over = False
-        self._thread = Thread(target=self._work, name=name, daemon=False)
+        """When (monotonic seconds) ends are passed on, few as they are."""
+        self._abandoned = self.is_over = False
+        self._thread = Thread(target=self._work, name=f"dedup-aio-{self.settings.group}", daemon=False)
         self.event_loop: asyncio.AbstractEventLoop | None = None
         self._ended: _Answer
         self._serve_other: Callable[[], object] = _nothing
@@ -102,21 +103,21 @@ class Owner:
 
     def refusal(self) -> BaseException:
         """Return what a call after the end raises: once the error that the application has not got."""
-        return self._buffer.errors.take() or RuntimeError(CLOSED)
+        return self.buffer.errors.take() or RuntimeError(CLOSED)
 
     def ask(self) -> None:
         """Have the thread fetch from here on, and at once."""
         self._asks = True
         self._wake.set()
 
-    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+    async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Run a function on the thread, and return its result, or raise its error.
 
         If the call is cancelled, the function runs all the same.
         """
         self.start()
         answer: _Answer = asyncio.get_running_loop().create_future()
-        self._requests.append((partial(function, *arguments), answer))
+        self._requests.append((partial(function, *arguments, **named), answer))
         self._wake.set()
         if self.is_over:
             # Nobody will answer it.
@@ -131,19 +132,14 @@ class Owner:
         await self.call(self._flushed)
 
     @property
-    def counters(self) -> Counters:
-        """The totals of the consumer."""
-        return self._consumer.counters
-
-    @property
     def recovering(self) -> bool:
         """Whether a partition recovers; from any thread, without waiting."""
-        return any(status.state == "recovering" for status in self._consumer.partition_statuses)
+        return any(status.state == "recovering" for status in self.consumer.partition_statuses)
 
     @property
     def has_assignment(self) -> bool:
         """Whether partitions are assigned; from any thread, without waiting."""
-        return bool(self._consumer.partition_statuses)
+        return bool(self.consumer.partition_statuses)
 
     def serve_by(self, serve: Callable[[], object] = _nothing) -> None:
         """Have the thread call a function at each turn, e.g. to serve another client."""
@@ -159,18 +155,19 @@ class Owner:
         self._wake.set()
 
     async def end(self) -> None:
-        """Pass on what has ended, close the consumer and end the thread.
+        """Have all calls raise, also one that waits; pass on what has ended, close the consumer and end the thread.
 
         Raises the error that the application has not taken yet, or that of `DedupConsumer.close`.
         A cancellation is raised when that is done, because it cannot be undone. Later calls do nothing.
         """
+        self.buffer.close()
         if self.event_loop is None:
             self.is_over = True
-            self._consumer.close()
+            self.consumer.close()
             return
-        self._ends = True
+        self.buffer.changed.set()
         self._wake.set()
-        errors, cancelled = self._buffer.errors, None
+        errors, cancelled = self.buffer.errors, None
         while not self._ended.done() and self._thread.is_alive():
             try:
                 await asyncio.wait([self._ended])
@@ -184,15 +181,15 @@ class Owner:
 
     def _work(self) -> None:
         """Take turns; whatever ends them, the consumer is closed, and the application gets the first error."""
-        errors = self._buffer.errors
-        for step in (self._take_turns, self._close):
+        errors = self.buffer.errors
+        for step in (self._take_turns, self.buffer.close, self.consumer.close):
             with suppress(BaseException):  # of a logger, which gets the second error
                 errors.run(step)
         self.is_over = True
         self.answer(self._ended)
         while self._requests:
             self.answer(self._requests.popleft()[1], None, RuntimeError(CLOSED))
-        self.tell(self._buffer.changed.set)
+        self.tell(self.buffer.changed.set)
         if errors.kept is not None and self.is_orphan:
             logger.error(
                 "closing an AsyncDedupConsumer that was left open failed",
@@ -200,13 +197,8 @@ class Owner:
                 extra={"event": "async-close-failed"},
             )
 
-    def _close(self) -> None:
-        self.is_closing = True
-        self._buffer.close()
-        self._consumer.close()
-
     def _take_turns(self) -> None:
-        while not self._ends:
+        while not self.buffer.is_closed:
             if self.is_orphan:
                 logger.warning(
                     "an AsyncDedupConsumer was left open, or its event loop is over: it is closed now; use async "
@@ -218,7 +210,7 @@ class Owner:
                 self._turn()
                 self._serve_other()
             except BaseException as error:  # noqa: BLE001 (the application gets it)
-                if self._buffer.errors.kept is not None:
+                if self.buffer.errors.kept is not None:
                     # It may be one that comes with each turn.
                     self._wake.wait(QUIET_S)
                 self._fail(error)
@@ -236,21 +228,17 @@ class Owner:
         """Answer requests, pass on what has ended, and fetch messages; wait for something to do, but not for long."""
         self._wake.clear()
         self._serve()
-        buffer, now = self._buffer, time.monotonic()
-        is_due = now >= self._due_at
-        if is_due or buffer.is_urgent or not len(buffer):
+        buffer, now = self.buffer, time.monotonic()
+        if now >= self._due_at or buffer.is_urgent or not len(buffer):
             self._due_at = now + _SERVED_S
             self.pass_on()
         if not self._asks:
             self._wake.wait(QUIET_S)
             return
-        fetched = list[Message]()
-        if len(buffer) < MOST_QUEUED and buffer.errors.kept is None:
-            fetched = self._fetch()
-            buffer.put(fetched)
-        elif is_due:
-            # The group is served all the same.
-            self._consumer.consume(0)
+        has_room = len(buffer) < MOST_QUEUED and buffer.errors.kept is None
+        # The group is served all the same.
+        fetched = self._fetch() if has_room else self.consumer.consume(0)
+        buffer.put(fetched)
         self._look()
         if fetched:
             self.tell(buffer.changed.set)
@@ -260,16 +248,16 @@ class Owner:
     def _fetch(self) -> list[Message]:
         """Fetch what is there; wait in the client only while the application has nothing to take."""
         # Few at a time while nobody waits for them: meanwhile the loop does not get the interpreter.
-        messages = self._consumer.consume(_FEW if len(self._buffer) else MOST_QUEUED, 0)
-        if messages or len(self._buffer) or self._wake.is_set():
+        messages = self.consumer.consume(_FEW if len(self.buffer) else MOST_QUEUED, 0)
+        if messages or len(self.buffer) or self._wake.is_set():
             return messages
-        first = self._consumer.poll(BUSY_S if self._buffer.waits_for_ends else QUIET_S)
+        first = self.consumer.poll(BUSY_S if self.buffer.waits_for_ends else QUIET_S)
         return [] if first is None else [first]
 
     def _fail(self, error: BaseException) -> None:
         """Have the application get an error behind what is queued; while another one waits, log it."""
-        self._buffer.errors.keep(error)
-        self.tell(self._buffer.changed.set)
+        self.buffer.errors.keep(error)
+        self.tell(self.buffer.changed.set)
 
     def _look(self) -> None:
         """Return what is queued, and forget what comes again, if the consumer may have given messages up.
@@ -280,8 +268,8 @@ class Owner:
         if self._looked_at is None or before != self._looked_at:
             with self._flight.exclusive():
                 stays = self._flight.is_delivered if self._looked_at is not None else _nothing
-                gone = [each for each in self._buffer.taken() if not stays(each)]
-            self._buffer.end(gone, None)
+                gone = [each for each in self.buffer.taken() if not stays(each)]
+            self.buffer.end(gone, None)
             self.withdraw(gone)
             self.give_back()
 
@@ -292,7 +280,7 @@ class Owner:
         """
         known, shown = list[Message](), list[Message]()
         with self._flight.exclusive():
-            for each in self._buffer.take_back() if messages is None else messages:
+            for each in self.buffer.take_back() if messages is None else messages:
                 if each.error() is None and self._flight.in_flight(each) is not None:
                     known.append(each)
                 elif each.error() is not None or self._flight.is_delivered(each):
@@ -300,7 +288,7 @@ class Owner:
                     shown.append(each)
             if known:
                 self._flight.deliver_again(known)
-        self._buffer.put_first(shown)
+        self.buffer.put_first(shown)
 
     def _serve(self) -> None:
         """Answer requests; what has ended is passed on before each."""
@@ -316,16 +304,16 @@ class Owner:
 
     def pass_on(self) -> None:
         """Tell the consumer what has ended."""
-        ended = self._buffer.take_ended()
+        ended = self.buffer.take_ended()
         if not any(ended.values()):
             return
         self._end_error = None
         try:
             if completed := ended[End.COMPLETED]:
                 # Messages in order are completed together.
-                self._consumer.complete(*sorted(completed, key=_offset))
+                self.consumer.complete(*sorted(completed, key=_offset))
             if letters := ended[End.DEAD_LETTERED]:
-                self._consumer.complete(*letters, dead_lettered=True)
+                self.consumer.complete(*letters, dead_lettered=True)
             self.give_back(ended[End.RETURNED])
             if released := ended[End.RELEASED]:
                 with self._flight.exclusive(), self._flight.ending():
@@ -338,25 +326,25 @@ class Owner:
 
     def _flushed(self) -> None:
         if (error := self._end_error) is not None:
-            if self._buffer.errors.kept is error:
-                self._buffer.errors.take()
+            if self.buffer.errors.kept is error:
+                self.buffer.errors.take()
             raise error
 
-    def serve_for(self, seconds: float) -> None:
-        """Answer requests while the thread waits for the loop, inside a call of the client."""
-        self._wake.wait(seconds)
-        self._wake.clear()
-        self._serve()
-        self.pass_on()
+    def serve_until(self, is_over: Callable[[], bool], seconds: float) -> bool:
+        """Answer requests while the thread waits for the loop, inside a call of the client; False: in vain."""
+        until = time.monotonic() + seconds
+        while not is_over():
+            if time.monotonic() >= until or self.is_orphan:
+                return False
+            self._wake.wait(BUSY_S)
+            self._wake.clear()
+            self._serve()
+            self.pass_on()
+        return True
 
     def withdraw(self, messages: list[Message]) -> None:
         """Have no handler begin with these messages, nor again."""
-        if messages:
-            self.tell(self._withdraw, messages)
-
-    def wake(self, _: object = None) -> None:
-        """Have the thread look at once."""
-        self._wake.set()
+        self.tell(self._withdraw, messages)
 
     def answer(self, future: _Answer, result: object = None, error: BaseException | None = None) -> None:
         """Have the loop set a future to a result and an error, unless its caller was cancelled."""
@@ -376,82 +364,70 @@ class Owner:
 
 
 class Rebalances:
-    """What happens in rebalances."""
+    """What happens in rebalances. ``outer``: the consumer that coroutine functions get."""
 
-    def __init__(self, owner: Owner, buffer: MessageBuffer) -> None:
-        self._owner, self._buffer = owner, buffer
-        self._running: asyncio.Task[Any] | None = None
-        """The task of the last callback."""
+    def __init__(self, owner: Owner, outer: object) -> None:
+        # The client keeps the callbacks: the application may drop its consumer all the same.
+        self._owner, self._buffer, self._outer = owner, owner.buffer, ref(outer)
+        self._running: object = None
+        """The coroutine of the last callback."""
 
     def refuse_in_callback(self) -> None:
         """Raise `RuntimeError` in a callback that is a coroutine function, which the thread waits for."""
-        if self._running is not None and self._running is asyncio.current_task():
+        if (task := asyncio.current_task()) is not None and task.get_coro() is self._running:
             raise RuntimeError(CLOSE_IN_CALLBACK)
 
-    def callbacks(
-        self, consumer: object, *, on_assign: _Callback, on_revoke: _Callback, on_lost: _Callback
-    ) -> dict[str, Any]:
-        """Return the callbacks of a subscription; ``consumer`` is what coroutine functions get."""
-        # The client keeps them: the application may drop its consumer all the same.
-        outer = ref(consumer)
+    def subscribe(
+        self, topics: list[str], on_assign: _Callback, on_revoke: _Callback, on_lost: _Callback
+    ) -> None:
+        """Subscribe, on the thread, with callbacks of the application."""
 
-        def call(callback: _Callback, inner: DedupConsumer, partitions: list[TopicPartition]) -> None:
-            if runs_on_loop(callback):
-                self._run_on_loop(callback, outer(), partitions)
-            elif callback is not None:
-                callback(inner, partitions)
-
-        def revoked(inner: DedupConsumer, partitions: list[TopicPartition]) -> None:
+        def revoked(inner: Any, partitions: list[TopicPartition]) -> None:
             try:
-                call(on_revoke, inner, partitions)
+                self._call(on_revoke, inner, partitions)
             finally:
                 self._leave(partitions, self._owner.deadline_s)
 
-        def lost(inner: DedupConsumer, partitions: list[TopicPartition]) -> None:
+        def lost(inner: Any, partitions: list[TopicPartition]) -> None:
             self._leave(partitions, 0.0)
-            call(on_lost or on_revoke, inner, partitions)
+            self._call(on_lost or on_revoke, inner, partitions)
 
-        return {"on_assign": partial(call, on_assign), "on_revoke": revoked, "on_lost": lost}
+        assigned = partial(self._call, on_assign)
+        self._owner.consumer.subscribe(topics, on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
-    def _leave(self, partitions: list[TopicPartition], wait_s: float) -> None:
-        """Drop queued messages of partitions that go, and give the application time to end those that it has."""
-        owner, buffer, until = self._owner, self._buffer, time.monotonic() + wait_s
-        going = {(each.topic, each.partition) for each in partitions}
-        buffer.take_back(going)
-        owner.withdraw(buffer.taken(going))
-        while buffer.taken(going) and time.monotonic() < until and not (owner.is_closing or owner.is_orphan):
-            owner.serve_for(BUSY_S)
-        owner.pass_on()
-        left = buffer.end(buffer.taken(going), None)
-        for message in left if wait_s and not owner.is_closing else ():
-            owner.counters.abandoned += 1
-            logger.warning(
-                "%s[%d]@%d: stopped waiting for its handler; the message is delivered again",
-                message.topic(), message.partition(), message.offset(),
-                extra={"event": "handler-not-ended"},
-            )  # fmt: skip
+    def _call(self, callback: _Callback, inner: Any, partitions: list[TopicPartition]) -> None:
+        """Call a callback; a coroutine function runs on the loop, and its requests are answered meanwhile.
 
-    def _run_on_loop(self, callback: Any, *arguments: Any) -> None:
-        """Run a coroutine function on the loop, and answer its requests meanwhile; raise its error.
-
-        A callback that takes longer than the deadline is cancelled: the loop may wait for this thread.
+        If that takes longer than the deadline, it is cancelled: the loop may wait for this thread.
         """
-        owner, until = self._owner, time.monotonic() + self._owner.deadline_s
-        if owner.event_loop is None or owner.is_orphan:
-            return
-
-        async def run() -> None:
-            self._running = asyncio.current_task()
-            await callback(*arguments)
-
-        running = asyncio.run_coroutine_threadsafe(run(), owner.event_loop)
-        running.add_done_callback(owner.wake)
-        while not running.done():
-            if time.monotonic() >= until or owner.is_orphan:
+        owner = self._owner
+        if callback is not None and not runs_on_loop(callback):
+            callback(inner, partitions)
+        elif callback is not None and owner.event_loop is not None and not owner.is_orphan:
+            coroutine: Any = callback(self._outer(), partitions)
+            self._running = coroutine
+            running = asyncio.run_coroutine_threadsafe(coroutine, owner.event_loop)
+            if not owner.serve_until(running.done, owner.deadline_s):
                 running.cancel()
                 raise TimeoutError(
                     f"a rebalance callback did not end within {owner.deadline_s:.1f} s, and was cancelled; the group "
                     "waits for it: do no slow work in it, or choose a longer revoke_deadline"
                 )
-            owner.serve_for(BUSY_S)
-        running.result()
+            running.result()
+
+    def _leave(self, partitions: list[TopicPartition], wait_s: float) -> None:
+        """Drop queued messages of partitions that go, and give the application time to end those that it has."""
+        owner, buffer = self._owner, self._buffer
+        going = {(each.topic, each.partition) for each in partitions}
+        buffer.take_back(going)
+        owner.withdraw(buffer.taken(going))
+        owner.serve_until(lambda: buffer.is_closed or not buffer.taken(going), wait_s)
+        owner.pass_on()
+        left = buffer.end(buffer.taken(going), None)
+        for message in left if wait_s and not buffer.is_closed else ():
+            owner.consumer.counters.abandoned += 1
+            logger.warning(
+                "%s[%d]@%d: stopped waiting for its handler; the message is delivered again",
+                message.topic(), message.partition(), message.offset(),
+                extra={"event": "handler-not-ended"},
+            )  # fmt: skip

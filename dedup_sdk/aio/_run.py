@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.fields import MessageFields, note_message
-from dedup_sdk._kafka.client.settings import ClientSettings
-from dedup_sdk._kafka.consumer import DedupConsumer
-from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk._observe import Counters, of_partition
 from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable
 from dedup_sdk._runner.settings import AsyncRunSettings
 from dedup_sdk._runner.tasks import Task, Tasks
 from dedup_sdk.aio._buffer import MOST_QUEUED, End
 from dedup_sdk.aio._owner import Owner
-from dedup_sdk.aio._taker import TURN_S, EndsBy, Taker, look_s
+from dedup_sdk.aio._taker import EndsBy, Taker
 from dedup_sdk.ids import IdSpec
 
 logger = logging.getLogger("dedup_sdk")
@@ -36,43 +33,37 @@ class AsyncRunner:
     """One run. All of it happens on the event loop.
 
     A `Task` is a message of the run, and the stage of its handler. A job, which is one of asyncio's tasks, handles one
-    message after the other, as long as it is as good as new: a handler that left a context variable or a cancellation
-    behind gets the last message of its job.
+    ready message after the other, as long as it is as good as new: a handler that left a context variable or a
+    cancellation behind had the last message of its job.
     """
 
-    def __init__(
-        self, settings: AsyncRunSettings, *, taker: Taker, owner: Owner, idle: IdleClock, send: Send | None
-    ) -> None:
-        self._settings, self._taker, self._buffer, self._owner = settings, taker, taker.buffer, owner
-        self._idle, self._send = idle, send
+    def __init__(self, settings: AsyncRunSettings, taker: Taker, owner: Owner, send: Send | None) -> None:
+        self._settings, self._taker, self._owner, self._buffer = settings, taker, owner, owner.buffer
+        self._idle, self._send, self._context = taker.clock(), send, copy_context()
         self._failure: BaseException | None = None
-        self._halted = False
-        """Whether no further handler may be called."""
         # The thread has counted the messages as delivered.
         self._tasks = Tasks(settings.order or "none", Counters())
         self._ready: deque[Task] = deque()
-        self._running: dict[asyncio.Task[None], Task] = {}
-        self._loop, self._context = asyncio.get_running_loop(), copy_context()
+        self._jobs: dict[asyncio.Task[None], Task | None] = {}
+        """What each job handles: None before its first message, and between two."""
         self._few = settings.concurrency + MOST_QUEUED * 9 // 10
         """With so many tasks left the run takes more messages: not one for each that ends."""
-        self._turn_ends = 0.0
-        """When (monotonic seconds) other tasks have their turn, where handlers await nothing."""
 
     async def run(self) -> None:
-        """Handle messages until `Taker.is_stopped`, an error, or the end of ``idle``; then let running handlers end."""
+        """Handle messages until `Taker.is_stopped`, an error, or ``idle_timeout``; then let running handlers end."""
         self._owner.withdraw_by(self._forget)
         try:
             await self._serve()
             self._halt()
-            while self._running and self._failure is None:
-                await asyncio.wait(list(self._running), return_when=asyncio.FIRST_COMPLETED)
+            while self._jobs and self._failure is None:
+                await asyncio.wait(list(self._jobs), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._halt()
-            for job in self._running:
+            for job in self._jobs:
                 job.cancel()
             try:
-                if self._running:
-                    await asyncio.wait(list(self._running), timeout=self._owner.deadline_s)
+                if self._jobs:
+                    await asyncio.wait(list(self._jobs), timeout=self._owner.deadline_s)
             finally:
                 self._owner.withdraw_by()
                 self._abandon()
@@ -82,40 +73,48 @@ class AsyncRunner:
 
     async def _serve(self) -> None:
         most = MOST_QUEUED + self._settings.concurrency
-        while not self._is_over:
+        while not self._taker.is_stopped:
             if len(self._tasks) > self._few and not self._buffer.is_closed:
                 await self._buffer.until_changed()
                 continue
-            room = most - len(self._tasks)
-            taken = await self._taker.take(room, look_s(self._idle), asker=None, ends=EndsBy.CALL)
-            tasks = map(Task, self._taker.without_events(taken))
-            self._ready.extend(task for task in tasks if self._tasks.add(task))
+            messages = await self._taker.hear(most - len(self._tasks), self._idle, EndsBy.CALL)
+            self._ready.extend(task for task in map(Task, messages) if self._tasks.add(task))
             self._fill()
-            if taken or len(self._tasks):
+            if len(self._tasks):
                 self._idle.heard()
             elif self._idle.is_up:
                 return
 
-    @property
-    def _is_over(self) -> bool:
-        return self._halted or self._taker.is_stopped
+    # --- jobs ----------------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Have jobs begin for ready messages, while there is room for handlers."""
+        for _ in range(min(len(self._ready), self._settings.concurrency - len(self._jobs))):
+            # Not by the loop's factory: an eager one would run the handler before the next line.
+            job = asyncio.Task(self._work(), name="dedup-handler", context=self._context.copy())
+            self._jobs[job] = None
+            job.add_done_callback(self._end)
+
+    async def _work(self) -> None:
+        """Handle ready messages. An error is that of the message that the job has then; `_end` sees to it."""
+        job: Any = asyncio.current_task()
+        while not job.cancelling() and copy_context() == self._context and (task := self._next()) is not None:
+            self._jobs[job] = task
+            end = await self._handle(task)
+            if task not in self._tasks:
+                return  # the run was over before
+            self._jobs[job] = None
+            self._buffer.end([task.message], end)
+            self._remove(task)
+            await self._taker.turn()
 
     def _next(self) -> Task | None:
         """Return a task whose handler is called now."""
-        while self._ready and not (self._is_over or self._buffer.is_closed):
+        while self._ready and not (self._taker.is_stopped or self._buffer.is_closed):
             task = self._ready.popleft()
             if task.begin():
                 return task
         return None
-
-    def _fill(self) -> None:
-        """Begin with ready messages, while there is room for handlers."""
-        while len(self._running) < self._settings.concurrency and (task := self._next()) is not None:
-            # Not by the loop's factory: an eager one would run the handler before the next line.
-            work, context = self._work(task), self._context.copy()
-            job = asyncio.Task(work, loop=self._loop, name="dedup-handler", context=context)
-            self._running[job] = task
-            job.add_done_callback(self._end)
 
     def _remove(self, task: Task) -> None:
         """Remove a task; the next message with the same key is ready."""
@@ -124,38 +123,17 @@ class AsyncRunner:
         if len(self._tasks) == self._few:
             self._buffer.changed.set()
 
-    async def _work(self, task: Task) -> None:
-        """Handle a message, and then others. An error is that of the message that runs; `_end` sees to it."""
-        job: Any = asyncio.current_task()
-        while True:
-            end = await self._handle(task)
-            if self._running.pop(job, None) is None:
-                return  # the run was over before
-            self._buffer.end([task.message], end)
-            self._remove(task)
-            if job.cancelling() or copy_context() != self._context:
-                return
-            if (now := time.monotonic()) >= self._turn_ends:
-                # Before the wait: one job in a turn is enough.
-                self._turn_ends = now + TURN_S
-                await asyncio.sleep(0)
-            following = self._next() if len(self._running) < self._settings.concurrency else None
-            if following is None:
-                return
-            self._running[job] = task = following
-
     def _end(self, job: asyncio.Task[None]) -> None:
-        """See to the message of a job that ended in it, and begin with the next one."""
-        task = self._running.pop(job, None)
+        """See to the message with which a job failed; have others take its place."""
+        task = self._jobs.pop(job, None)
         error = None if job.cancelled() else job.exception()
-        if task is not None:
-            self._tasks.remove(task)
-            self._buffer.end([task.message], End.RELEASED)
-            if error is not None or not self._halted:
-                # The first error ends the run. The next message with the same key must not overtake the failed one.
+        if task is not None and task in self._tasks:
+            # The first error ends the run. The next message with the same key must not overtake the failed one.
+            if error is not None or not self._taker.is_stopped:
                 self._failure = self._failure or error or _cancelled_by_others(task.message)
-                self._halt()
-                self._taker.interrupt()
+            self._halt()
+            self._buffer.end([task.message], End.RELEASED)
+            self._tasks.remove(task)
         self._fill()
 
     # --- handlers ------------------------------------------------------------------------------------------------
@@ -173,9 +151,9 @@ class AsyncRunner:
         retries, last = self._settings.retries, error
 
         def begins_again(failed: BaseException) -> bool:
-            if self._halted:
+            if self._taker.is_stopped:
                 # It withdraws the task, which pauses then.
-                self._loop.call_soon(self._halt)
+                asyncio.get_running_loop().call_soon(self._halt)
             return isinstance(failed, Exception) and retries.is_retriable(failed) and task.back_off()
 
         if retries.attempts != 1 and retries.is_retriable(error):
@@ -185,7 +163,7 @@ class AsyncRunner:
                         if attempt.num == 1:
                             raise error  # noqa: TRY301 (the attempts begin with it)
                         task.begin()
-                        of_partition(self._owner.counters, *task.coordinates).retried += 1
+                        of_partition(self._owner.consumer.counters, *task.coordinates).retried += 1
                         await self._settings.handler(task.message)
             except Exception as failed:  # noqa: BLE001 (as above)
                 last = failed
@@ -200,49 +178,45 @@ class AsyncRunner:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def _withdraw(self, messages: list[Message] | None = None) -> list[Task]:
-        """Call no handler for these messages, nor again (None: for all); return the tasks. Running handlers go on."""
-        chosen = None if messages is None else set(map(id, messages))
-        gone = [
-            task
-            for task in self._tasks.of()
-            if (chosen is None or id(task.message) in chosen) and task.withdraw()
-        ]
+    def _withdraw(self, tasks: list[Task]) -> list[Task]:
+        """Call no handler for these, nor again, but for those that run; return the others."""
+        gone = [task for task in tasks if task.withdraw()]
         # Back to front: none that is withdrawn is ready in between.
         for task in reversed(gone):
             self._remove(task)
-        for job in [job for job, task in self._running.items() if task not in self._tasks]:
-            # It pauses between two calls.
-            del self._running[job]
-            job.cancel()
+        for job, handled in self._jobs.items():
+            if handled is not None and handled not in self._tasks:
+                job.cancel()  # it pauses between two calls
         return gone
 
     def _halt(self) -> None:
         """Let no further handler begin, nor be called again."""
-        self._halted = True
-        gone = self._withdraw()
+        self._taker.stop()
+        gone = self._withdraw(self._tasks.of())
+        self._ready.clear()
         self._buffer.end([task.message for task in gone if task.attempts], End.RELEASED)
         self._buffer.end([task.message for task in gone if not task.attempts], End.RETURNED)
 
     def _abandon(self) -> None:
         """Release what still runs."""
-        for job in [job for job in self._running if job.done()]:
+        for job in [job for job in self._jobs if job.done()]:
             self._end(job)
-        for task in self._running.values():
-            self._owner.counters.abandoned += 1
+        for task in self._tasks.of():
+            self._owner.consumer.counters.abandoned += 1
             logger.warning(
                 "%s[%d]@%d: its handler ignored the cancellation, and is waited for no longer; the message is "
                 "delivered again", *task.coordinates, task.offset,
                 extra={"event": "handler-ignored-cancellation"},
             )  # fmt: skip
-        self._buffer.end([task.message for task in self._running.values()], End.RELEASED)
-        self._running.clear()
+            self._buffer.end([task.message], End.RELEASED)
+            self._tasks.remove(task)
 
     def _forget(self, messages: list[Message]) -> None:
         """Forget messages that go, if no handler runs with them; the handlers that run may end."""
-        self._buffer.end((task.message for task in self._withdraw(messages)), None)
+        going = set(map(id, messages))
+        gone = self._withdraw([task for task in self._tasks.of() if id(task.message) in going])
+        self._buffer.end((task.message for task in gone), None)
         self._fill()
-        self._buffer.changed.set()
 
 
 def _cancelled_by_others(message: Message) -> RuntimeError:
@@ -255,30 +229,25 @@ def _cancelled_by_others(message: Message) -> RuntimeError:
 
 
 @asynccontextmanager
-async def dead_letters_to(
-    topic: str, owner: Owner, consumer: DedupConsumer, settings: ClientSettings, spec: IdSpec
-) -> AsyncIterator[Send]:
+async def letter_sender(settings: AsyncRunSettings, owner: Owner, spec: IdSpec) -> AsyncIterator[Send | None]:
     """Give a function that sends a dead letter and waits for its delivery, by a producer on the owner's thread.
 
-    Raises `DeadLetterError` if there is no such topic; the function does so for a letter that is not delivered. At the
-    end undelivered letters are dropped.
+    None if the settings ask for no dead letters. Raises `DeadLetterError` if there is no such topic; the function does
+    so for a letter that is not delivered. At the end undelivered letters are dropped.
     """
-    producer = await owner.call(DeadLetterProducer, settings, topic)
-
-    def put(message: Message, error: Exception, attempts: int, delivered: asyncio.Future[Any]) -> None:
-        verdict = consumer.verdict(message)
-        producer.send(
-            message,
-            error,
-            lambda problem: owner.answer(delivered, problem),
-            group=settings.group,
-            attempts=attempts if verdict is None else verdict.attempt - 1 + attempts,
-            digest=spec.digests(MessageFields([message])).digests[0],
-        )
+    group = owner.settings.group
+    if (topic := settings.letters_of(group)) is None:
+        yield None
+        return
+    producer = await owner.call(DeadLetterProducer, owner.settings, topic)
 
     async def send(message: Message, error: Exception, attempts: int) -> None:
+        verdict = await owner.call(owner.consumer.verdict, message)
+        attempts += 0 if verdict is None else verdict.attempt - 1
+        digest = (await owner.call(spec.digests, MessageFields([message]))).digests[0]
         delivered = asyncio.get_running_loop().create_future()
-        await owner.call(put, message, error, attempts, delivered)
+        report = partial(owner.answer, delivered)
+        await owner.call(producer.send, message, error, report, group=group, attempts=attempts, digest=digest)
         if (problem := (await delivered)[0]) is not None:
             raise undeliverable(message, problem)
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from inspect import CO_ASYNC_GENERATOR, currentframe
@@ -18,14 +18,15 @@ from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.deliver.idle import IdleClock
-from dedup_sdk.aio._buffer import MOST_QUEUED, Coordinates, End, MessageBuffer
+from dedup_sdk.aio._buffer import MOST_QUEUED, Below, End
 from dedup_sdk.aio._owner import Owner
 
 _GRANT: Final = 100
 """An iteration takes so many messages before it looks whether something else is to be done."""
-TURN_S: Final = 0.001
+_TURN_S: Final = 0.001
 """For so many seconds messages are returned without a wait before other tasks have their turn."""
 _LOOK_S: Final = 0.2
+"""So many seconds an iteration or a run waits for a message before it looks at the clock."""
 _TWO_TASKS: Final = (
     "another task asks this consumer for messages, and is not over: one task asks, and may hand its messages to others "
     "(iterate over explicit(), and complete each by once()); or use run()"
@@ -33,7 +34,6 @@ _TWO_TASKS: Final = (
 
 F = TypeVar("F", bound=Callable[..., Any])
 AnyTask = asyncio.Task[Any] | None
-_NOBODY: Final = object()
 
 
 class EndsBy(Enum):
@@ -56,9 +56,11 @@ class Taker:
     is left, whether it was handled: the next call releases it, unless it is trusted before.
     """
 
-    def __init__(self, buffer: MessageBuffer, owner: Owner, ends: EndsBy, *, writes_each: bool) -> None:
+    def __init__(
+        self, owner: Owner, ends: EndsBy, idle_timeout_s: float | None, *, writes_each: bool
+    ) -> None:
+        self.buffer, self._owner, self._idle_timeout_s = owner.buffer, owner, idle_timeout_s
         self.ends, self.writes_each, self.is_stopped = ends, writes_each, False
-        self.buffer, self._owner = buffer, owner
         self._task: AnyTask = None
         """The task that has the messages of the last call."""
         self.runner: AnyTask = None
@@ -74,16 +76,14 @@ class Taker:
     ) -> list[Message]:
         """Return up to ``count`` messages: when there are ``enough``, or after ``timeout_s`` seconds (None: no limit).
 
-        ``ends``: what ends them. No message leaves the buffer before the last ``await``, so that
-        a cancelled call has taken none.
+        ``ends``: what ends them. No message leaves the buffer before the last ``await``, so that a cancelled call has
+        taken none.
         """
+        self._owner.start()
         task, buffer = asker or asyncio.current_task(), self.buffer
         ended = self.ends is EndsBy.NEXT and buffer.has_hand
-        if (
-            self._asks
-            or self.runner not in (None, task)  # a run's handlers ask for nothing
-            or (ended and not self.is_of(task))
-        ):
+        # The handlers of a run, too, ask for nothing.
+        if self._asks or self.runner not in (None, task) or (ended and not self.is_of(task)):
             raise RuntimeError(_TWO_TASKS)
         self.end_last(task)
         self._task = task
@@ -99,10 +99,8 @@ class Taker:
                             self._interrupted or buffer.is_closed or buffer.errors.kept
                         ):
                             await buffer.until_changed()
-                self._turn_ends = time.monotonic() + TURN_S
-            elif time.monotonic() >= self._turn_ends:
-                await asyncio.sleep(0)
-                self._turn_ends = time.monotonic() + TURN_S
+            else:
+                await self.turn()
         finally:
             self._asks = False
         if buffer.is_closed:
@@ -111,6 +109,30 @@ class Taker:
         if len(buffer) < MOST_QUEUED:
             self._owner.ask()
         return taken
+
+    async def turn(self) -> None:
+        """Let other tasks have their turn, if this one was at work for long."""
+        if (now := time.monotonic()) >= self._turn_ends:
+            # Before the wait: of many tasks one is enough.
+            self._turn_ends = now + _TURN_S
+            await asyncio.sleep(0)
+
+    def clock(self) -> IdleClock:
+        """Return a clock for an iteration or a run that begins."""
+        return IdleClock(self._owner, self._idle_timeout_s)
+
+    async def hear(self, count: int, idle: IdleClock, ends: EndsBy, asker: AnyTask = None) -> list[Message]:
+        """Return up to ``count`` messages; none if it is time to look at the clock, or at `is_stopped`.
+
+        Raises fatal errors of the client, and logs others.
+        """
+        taken = await self.take(count, None if idle.limit_s is None else _LOOK_S, asker=asker, ends=ends)
+        for error in filter(None, map(Message.error, taken)):
+            handle_error(error)
+        messages = [message for message in taken if message.error() is None]
+        if messages:
+            idle.heard()
+        return messages
 
     # --- how messages in hand end --------------------------------------------------------------------------------
 
@@ -124,22 +146,16 @@ class Taker:
 
         A message that is doubted is released, whoever calls.
         """
-        self.release_doubted()
+        if self.doubted is not None:
+            self.buffer.end([self.doubted], End.RELEASED)
+            self.doubted = None
         if self.ends is EndsBy.NEXT and self.is_of(asker):
             task = self._task
             # Its `exception` would count as retrieved.
             failed = task is not None and task.done() and (task.cancelled() or task._exception is not None)  # noqa: SLF001
             self.buffer.end_hand(End.RELEASED if failed else End.COMPLETED)
 
-    def release_doubted(self) -> None:
-        """Release the message that is doubted, if it has not ended."""
-        if self.doubted is not None:
-            doubted, self.doubted = self.doubted, None
-            self.buffer.end([doubted], End.RELEASED)
-
-    def end_named(
-        self, asker: AnyTask, message: Message | None, below: Mapping[Coordinates, int] | None
-    ) -> None:
+    def end_named(self, asker: AnyTask, message: Message | None, below: Below) -> None:
         """Complete what a call of a task names: the messages in hand up to ``message``, below offsets, or all.
 
         Raises `RuntimeError` for a message of another task.
@@ -157,37 +173,23 @@ class Taker:
 
     # --- from other tasks ----------------------------------------------------------------------------------------
 
-    def interrupt(self) -> None:
-        """Have a call that waits now return with the messages that are there."""
-        self._interrupted = True
-        self.buffer.changed.set()
-
     def stop(self) -> None:
-        """End iterations and runs."""
-        self.is_stopped = True
-        self.buffer.settle()
-        self.interrupt()
+        """End iterations and runs; a call that waits returns with the messages that are there."""
+        self.is_stopped = self._interrupted = True
+        self.buffer.look_again()
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Have this task alone ask."""
+        if self.runner is not None:
+            raise RuntimeError(
+                "run() is at work already: one consumer has one loop; give it more concurrency"
+            )
         self.runner = asyncio.current_task()
         try:
             yield
         finally:
             self.runner, self.is_stopped = None, False
-
-    def close(self) -> None:
-        """Have all calls raise, also one that waits."""
-        self.buffer.close()
-        self.buffer.changed.set()
-
-    @staticmethod
-    def without_events(taken: list[Message]) -> list[Message]:
-        """Return the messages among these; raise a fatal error of the client, log others."""
-        for error in filter(None, map(Message.error, taken)):
-            handle_error(error)
-        return [message for message in taken if message.error() is None]
 
 
 class Iteration(AsyncIterator[Message]):
@@ -199,20 +201,20 @@ class Iteration(AsyncIterator[Message]):
     Whatever else comes before that step releases its message.
     """
 
-    def __init__(self, consumer: object, taker: Taker, idle: IdleClock, ends: EndsBy) -> None:
-        self._consumer, self._taker, self._idle, self._ends = consumer, taker, idle, ends
+    def __init__(self, consumer: object, taker: Taker, ends: EndsBy) -> None:
+        self._consumer, self._taker, self._idle, self._ends = consumer, taker, taker.clock(), ends
         self._loop = asyncio.get_running_loop()
         self._message: Message | None = None
         """That of the body, unless its end is the application's alone."""
         self._granted: deque[Message] = deque()
         """The messages that the next steps may take, if this task makes them."""
-        self._grantee: AnyTask | object = _NOBODY
+        self._grantee: AnyTask = None
         self._is_hidden = False
         """Whether the statement is in a generator or comprehension."""
 
     def __aiter__(self) -> Self:
         """Return another iterator: that of a statement must not live on in a variable."""
-        return type(self)(self._consumer, self._taker, self._idle, self._ends)
+        return type(self)(self._consumer, self._taker, self._ends)
 
     def __anext__(self) -> Coroutine[Any, Any, Message]:
         """Return the next step, for the task and the statement that call here."""
@@ -230,14 +232,10 @@ class Iteration(AsyncIterator[Message]):
         taker, idle = self._taker, self._idle
         if taker.doubted is self._message:
             taker.doubted = None
-        self._message, self._is_hidden, self._grantee = None, is_hidden, _NOBODY
+        self._message, self._is_hidden, self._grantee = None, is_hidden, None
         idle.heard()
         while not taker.is_stopped:
-            taken = await taker.take(1, look_s(idle), asker=asker, ends=self._ends)
-            if not taken and idle.is_up:
-                break
-            if messages := taker.without_events(taken):
-                idle.heard()
+            if messages := await taker.hear(1, idle, self._ends, asker):
                 message = messages[0]
                 if self._ends is not EndsBy.CALL:
                     self._message, taker.iterates = message, self._ends is EndsBy.NEXT
@@ -246,18 +244,17 @@ class Iteration(AsyncIterator[Message]):
                 if self._ends is EndsBy.NEXT and not (taker.writes_each or is_hidden):
                     self._granted, self._grantee = taker.buffer.grant(_GRANT), asker
                 return message
+            if idle.is_up:
+                break
         taker.end_last(asker)
         taker.is_stopped = False
         raise StopAsyncIteration
 
     def __del__(self) -> None:
         """Release the message of a body that was cancelled, or of which nobody knows."""
-        if self._message is None:
-            return
-        if self._is_hidden:
-            if self._taker.doubted is self._message:
-                self._taker.release_doubted()
-        elif _is_cancelled():
+        task = running_task()
+        is_cancelled = task is not None and task.cancelling() > 0
+        if self._message is not None and (self._is_hidden or is_cancelled):
             self._taker.buffer.end([self._message], End.RELEASED)
 
 
@@ -282,13 +279,3 @@ def _is_hidden(frame: FrameType | None) -> bool:
     caller = None if frame is None else frame.f_back
     code = None if caller is None else caller.f_code
     return code is not None and (code.co_flags & CO_ASYNC_GENERATOR != 0 or ".0" in code.co_varnames)
-
-
-def _is_cancelled() -> bool:
-    task = running_task()
-    return task is not None and task.cancelling() > 0
-
-
-def look_s(idle: IdleClock) -> float | None:
-    """Return the seconds that an iteration or a run waits for a message before it looks at the clock."""
-    return None if idle.limit_s is None else _LOOK_S

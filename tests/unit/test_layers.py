@@ -113,7 +113,7 @@ LAYERS = {
          "dedup_sdk._kafka.client.closing",
          "dedup_sdk._kafka.consumer", "dedup_sdk._kafka.client.fields", "dedup_sdk._kafka.client.guards",
          "dedup_sdk._kafka.deliver.idle", "dedup_sdk._kafka.deliver.write_policy",
-         "dedup_sdk._kafka.recover.settings", "dedup_sdk._kafka.recover.session", "dedup_sdk._kafka.client.settings",
+         "dedup_sdk._kafka.recover.settings", "dedup_sdk._kafka.recover.session",
          "dedup_sdk._runner.dead_letters", "dedup_sdk._runner.settings", "dedup_sdk._runner.tasks", "dedup_sdk.aio",
          "confluent_kafka"),
     ),
