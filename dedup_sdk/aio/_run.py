@@ -151,6 +151,8 @@ class AsyncRunner:
         retries, last = self._settings.retries, error
 
         def begins_again(failed: BaseException) -> bool:
+            if task not in self._tasks:
+                return False  # the run was over before
             if self._taker.is_stopped:
                 # It withdraws the task, which pauses then.
                 asyncio.get_running_loop().call_soon(self._halt)
@@ -171,7 +173,7 @@ class AsyncRunner:
                 return End.COMPLETED
         task.end(last)
         note_message(last, task.message, task.attempts)
-        if self._send is None:
+        if self._send is None or task not in self._tasks:
             raise last
         await self._send(task.message, last, task.attempts)
         return End.DEAD_LETTERED

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -942,6 +943,44 @@ def test_a_handler_that_ignores_its_cancellation_is_abandoned(
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
         run(main())
     assert "orders[0]@0: its handler ignored the cancellation" in caplog.text
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_handler_that_was_abandoned_is_not_called_again(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, letters: str, attempts: int
+) -> None:
+    """Its message comes again, whatever the handler raises later: no further attempt, and no dead letter."""
+    send("a")
+    calls: list[str] = []
+
+    async def main() -> None:
+        async with consumer_of("orders", revoke_deadline=0.6) as consumer:
+            begun, late = asyncio.Event(), asyncio.Event()
+
+            async def handle(message: Message) -> None:
+                calls.extend(values([message]))
+                begun.set()
+                while not late.is_set():
+                    with suppress(asyncio.CancelledError):
+                        await late.wait()
+                raise OSError("away")
+
+            how: Any = {"on_error": "dead-letter", "dead_letters": letters, "wait_initial": 0.01}
+            running = asyncio.create_task(consumer.run(handle, attempts=attempts, **how))
+            await begun.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            (message,) = await consumer.consume(1, 5)
+            late.set()
+            await asyncio.sleep(0.3)
+            assert calls == ["a"]
+            assert await consumer.holds(message)
+
+    run(main())
+    with make_consumer(kafka.bootstrap, "reader", MemoryStore(), QUICK_CLIENT) as reader:
+        reader.subscribe([letters])
+        assert reader.poll(1) is None
 
 
 def test_a_handler_that_is_cancelled_by_others_ends_the_run(run: Any, consumer_of: Open, send: Send) -> None:
