@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 
 from dedup_sdk._checks import choice, configuration, flag, seconds, whole
 from dedup_sdk._kafka.client.broker_check import is_silence, no_broker
+from dedup_sdk._kafka.client.client import has_topic_ids
 from dedup_sdk._kafka.client.client_errors import is_retriable, text_of
 from dedup_sdk._kafka.client.fields import offsets_of
 from dedup_sdk._kafka.client.guards import CallbackErrors
@@ -24,7 +25,7 @@ from dedup_sdk.bridge._record_ids import RecordIds, source_id
 from dedup_sdk.bridge._routes import Routes, coordinates, topic_list
 from dedup_sdk.bridge._settings import source_settings, target_settings
 from dedup_sdk.bridge._source import EndOffsets, Source
-from dedup_sdk.bridge._source_log import PartitionId, differing_topic, has_topic_ids
+from dedup_sdk.bridge._source_log import PartitionId, differing_topic
 from dedup_sdk.bridge._target import (
     START_S,
     BatchFailedError,

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
-from dedup_sdk._kafka.client.client import MetadataRequests, PendingRequest, topic_id_of
+from dedup_sdk._kafka.client.client import MetadataRequests, PendingRequest, has_topic_ids, topic_id_of
 from dedup_sdk._kafka.client.commit_text import is_of_one_cluster, is_one_log, log_name, topic_digits
 
 PartitionId = tuple[str, int]
@@ -113,13 +113,6 @@ def start_position(
 
 _AGAIN_S: Final = 0.5
 """Seconds until a failed request is retried."""
-MOCK_CLUSTER: Final = "mockCluster"
-"""The prefix of the IDs of librdkafka's mock clusters, which do not support topic IDs."""
-
-
-def has_topic_ids(cluster: str) -> bool:
-    """Whether a cluster answers requests for topic IDs; it may have none all the same."""
-    return not cluster.startswith(MOCK_CLUSTER)
 
 
 class TopicLogs:

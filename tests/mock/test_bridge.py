@@ -275,7 +275,7 @@ def test_two_clusters_with_one_id_are_told_apart_by_a_topic(
     produce(kafka.bootstrap, "orders", with_ids("a", "b"))
     monkeypatch.setattr(Source, "cluster_id", lambda _: "c")
     monkeypatch.setattr(Target, "cluster_id", lambda _: "c")
-    monkeypatch.setattr("dedup_sdk.bridge._source_log.MOCK_CLUSTER", "c")
+    monkeypatch.setattr("dedup_sdk._kafka.client.client.MOCK_CLUSTER", "c")
     with pytest.raises(BridgeError, match=r"records would be copied in a loop"):
         copy_all(kafka.bootstrap, there.bootstrap)
     monkeypatch.setattr("dedup_sdk.bridge._bridge.has_topic_ids", lambda _: True)

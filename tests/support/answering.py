@@ -6,10 +6,10 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from dedup_sdk._kafka.client.client import Client, EndProbe, MetadataRequests, PendingRequest
+from dedup_sdk._kafka.client.client import Client, EndProbe, MetadataRequests, PendingRequest, TopicIds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 class Answering(MetadataRequests):
@@ -29,25 +29,37 @@ class Answering(MetadataRequests):
         """See `MetadataRequests`."""
 
 
+class OneTopicId(TopicIds):
+    """The ID of all topics is at hand."""
+
+    def __init__(self, topic_id: Callable[[], str]) -> None:
+        self._topic_id = topic_id
+
+    def describe(self, topics: Iterable[str]) -> bool:
+        """See `TopicIds`."""
+        del topics
+        return True
+
+    def is_described(self, topic: str) -> bool:
+        """See `TopicIds`."""
+        del topic
+        return True
+
+    def id_of(self, topic: str) -> str:
+        """See `TopicIds`."""
+        del topic
+        return self._topic_id()
+
+    def forget(self) -> None:
+        """See `TopicIds`."""
+
+
 class UndescribedClient(Client):
     """A client of which nobody asks for topics."""
 
     def topic_settings(self, topic: str) -> None:
         """See `Client`; nobody is asked."""
         del topic
-
-    def describe(self, topics: Iterable[str]) -> bool:
-        """See `Client`."""
-        del topics
-        return True
-
-    def is_described(self, topic: str) -> bool:
-        """See `Client`."""
-        del topic
-        return True
-
-    def forget_topic_ids(self) -> None:
-        """See `Client`."""
 
     def known_end(self, topic: str, partition: int) -> int:
         """See `Client`; no fetch tells it."""

@@ -12,7 +12,7 @@ from dedup_sdk._kafka.client.reader import Readers, Slice, TailReader
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._marks import Int64s
 from dedup_sdk.ids import Ids, digest_one
-from tests.support.answering import Answering, UndescribedClient
+from tests.support.answering import Answering, OneTopicId, UndescribedClient
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -107,6 +107,7 @@ class ListClient(UndescribedClient):
         self._world = cluster
         self.readers = Readers(client_settings({"bootstrap.servers": "nowhere", "group.id": "g"}))
         self.requests = Answering()
+        self.topics = OneTopicId(lambda: cluster.topic_id)
         self.unanswered: list[list[TopicPartition]] = []
         self.delivers = False
 
@@ -138,11 +139,6 @@ class ListClient(UndescribedClient):
 
     def wake(self, partitions: list[TopicPartition]) -> None:
         """See `Client`."""
-
-    def topic_id(self, topic: str) -> str:
-        """See `Client`."""
-        del topic
-        return self._world.topic_id
 
     def cluster_id(self) -> str:
         """See `Client`."""

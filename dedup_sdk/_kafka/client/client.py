@@ -41,6 +41,8 @@ ANSWER_S: Final = 0.5
 
 HAS_CLUSTER_ID: Final = hasattr(Consumer, "cluster_id")
 """Before confluent-kafka 2.16 only the metadata say it."""
+MOCK_CLUSTER: Final = "mockCluster"
+"""The prefix of the IDs of librdkafka's mock clusters, which do not support topic IDs."""
 _NO_ID: Final = str(Uuid(0, 0))
 _SILENT = frozenset({
     KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._DESTROY,  # noqa: SLF001
@@ -152,6 +154,11 @@ class MetadataRequests:
         return self._opened
 
 
+def has_topic_ids(cluster: str) -> bool:
+    """Whether a cluster answers requests for topic IDs; it may have none all the same."""
+    return not cluster.startswith(MOCK_CLUSTER)
+
+
 def topic_id_of(description: Any) -> str:
     """Return the ID in a `confluent_kafka.admin.TopicDescription`; empty where brokers have no topic IDs.
 
@@ -159,6 +166,68 @@ def topic_id_of(description: Any) -> str:
     """
     topic_id = str(description.topic_id or _NO_ID)
     return "" if topic_id == _NO_ID else topic_id
+
+
+class TopicIds:
+    """The IDs of topics: each is requested once, without waiting, and kept until `forget`.
+
+    ``cluster_id`` returns the cluster's ID, or raises `KafkaException`; ``readers`` know how long an answer may take.
+    """
+
+    def __init__(self, requests: MetadataRequests, cluster_id: Callable[[], str], readers: Readers) -> None:
+        self._requests, self._cluster_id, self._readers = requests, cluster_id, readers
+        self._known: dict[str, str] = {}
+        self._asked: dict[str, PendingRequest] = {}
+        """Pending descriptions, by topic name."""
+
+    def describe(self, topics: Iterable[str]) -> bool:
+        """Request the IDs of topics that are not known or requested yet; return True if no answer is pending.
+
+        All go into one request. Raises `KafkaException` while the cluster's ID is not known.
+        """
+        unknown = {*topics} - self._known.keys() - self._asked.keys()
+        if unknown and not has_topic_ids(self._cluster_id()):
+            self._known |= dict.fromkeys(unknown, "")
+        elif unknown:
+            self._asked |= self._requests.describe(unknown)
+        return not self._asked
+
+    def is_described(self, topic: str) -> bool:
+        """Whether `id_of` returns or raises without waiting."""
+        return topic in self._known or (topic in self._asked and self._asked[topic].answer.done())
+
+    def id_of(self, topic: str) -> str:
+        """Return the topic's ID, which changes when a topic is recreated; empty where brokers have no topic IDs.
+
+        Raises `KafkaException` when no broker answers or the broker does not know the topic (yet), `RecoveryError`
+        when the broker refuses.
+        """
+        if topic not in self._known:
+            self.describe([topic])
+        if topic in self._asked:
+            self._known[topic] = self._answer(topic)
+            del self._asked[topic]
+        return self._known[topic]
+
+    def forget(self) -> None:
+        """Drop the known IDs, so that they are requested again: topics may have been recreated."""
+        self._known.clear()
+        self._asked.clear()
+
+    def _answer(self, topic: str) -> str:
+        try:
+            return topic_id_of(self._asked[topic].answer.result(self._readers.timeout_s))
+        except TimeoutError:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 (that is its public name)
+        except KafkaException as error:
+            del self._asked[topic]
+            self._requests.renew()
+            if is_retriable(error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                # A broker that does not know a new topic yet gives the second error.
+                raise
+            raise RecoveryError(
+                f"topic {shown(topic)} cannot be described: {error}; does it exist, and may the group read it?"
+            ) from error
 
 
 _SEEK_TRIES = 50
@@ -184,9 +253,7 @@ class Client:
         """The credentials that were given last, by any thread."""
         self._told: tuple[str, str] | None = None
         """Those that `tell_login` has passed on."""
-        self._topic_ids: dict[str, str] = {}
-        self._described: dict[str, PendingRequest] = {}
-        """Pending topic descriptions, by topic name."""
+        self.topics = TopicIds(self.requests, self.cluster_id, self.readers)
         self._cluster: str | None = None
         self._outside = Consumer.consumer_group_metadata(consumer)
         """The client's metadata while it belongs to no group."""
@@ -332,7 +399,7 @@ class Client:
         if self.login is not self._told:
             self.tell_login()
         offsets = self.with_seals(offsets)
-        if (self._cluster or "").startswith("mockCluster"):
+        if not has_topic_ids(self._cluster or ""):
             # Unlike a broker it refuses the epoch of an earlier leader.
             offsets = [TopicPartition(tp.topic, tp.partition, tp.offset, tp.metadata or "") for tp in offsets]
         if asynchronous:
@@ -434,64 +501,13 @@ class Client:
             self._cluster = metadata.cluster_id or "unnamed"
         return self._cluster
 
-    def describe(self, topics: Iterable[str]) -> bool:
-        """Request the IDs of topics that are not known or requested yet; return True if no answer is pending.
-
-        All go into one request. Raises `KafkaException` while the cluster's ID is not known.
-        """
-        unknown = {*topics} - self._topic_ids.keys() - self._described.keys()
-        if unknown and self.cluster_id().startswith("mockCluster"):
-            self._topic_ids |= dict.fromkeys(unknown, "")
-        elif unknown:
-            self._described |= self.requests.describe(unknown)
-        return not self._described
-
     def ask_anew(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
         """Request the current IDs of topics, known or not; return no requests where brokers have no topic IDs."""
-        return {} if self.cluster_id().startswith("mockCluster") else self.requests.describe(topics)
-
-    def is_described(self, topic: str) -> bool:
-        """Whether `topic_id` returns or raises without waiting."""
-        return topic in self._topic_ids or (topic in self._described and self._described[topic].answer.done())
-
-    def topic_id(self, topic: str) -> str:
-        """Return the topic's ID, which changes when a topic is recreated; empty where brokers have no topic IDs.
-
-        Raises `KafkaException` when no broker answers or the broker does not know the topic (yet), `RecoveryError`
-        when the broker refuses.
-        """
-        if topic not in self._topic_ids:
-            self.describe([topic])
-        if topic in self._described:
-            self._topic_ids[topic] = self._answer(topic)
-            del self._described[topic]
-        return self._topic_ids[topic]
+        return self.requests.describe(topics) if has_topic_ids(self.cluster_id()) else {}
 
     def topic_settings(self, topic: str) -> PendingRequest | None:
         """Request a topic's configuration; None where the cluster cannot be asked.
 
         The answer maps setting names to config entries, or is a `KafkaException`.
         """
-        if self.cluster_id().startswith("mockCluster"):
-            return None
-        return self.requests.settings_of(topic)
-
-    def forget_topic_ids(self) -> None:
-        """Drop the known IDs, so that they are requested again: topics may have been recreated."""
-        self._topic_ids.clear()
-        self._described.clear()
-
-    def _answer(self, topic: str) -> str:
-        try:
-            return topic_id_of(self._described[topic].answer.result(self.readers.timeout_s))
-        except TimeoutError:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 (that is its public name)
-        except KafkaException as error:
-            del self._described[topic]
-            self.requests.renew()
-            if is_retriable(error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                # A broker that does not know a new topic yet gives the second error.
-                raise
-            raise RecoveryError(
-                f"topic {shown(topic)} cannot be described: {error}; does it exist, and may the group read it?"
-            ) from error
+        return self.requests.settings_of(topic) if has_topic_ids(self.cluster_id()) else None

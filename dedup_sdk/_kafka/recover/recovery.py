@@ -53,7 +53,7 @@ def recover(
     began = time.monotonic()
     attempt = Attempt(
         assigned, recovering, engine, client, settings, policy,
-        cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
+        cluster=client.cluster_id(), topic_id=client.topics.id_of(assigned.topic),
         until=None if policy.timeout is None else assigned.taken_at + policy.timeout,
     )  # fmt: skip
     recovering.log = log_name(attempt.cluster, attempt.topic_id)

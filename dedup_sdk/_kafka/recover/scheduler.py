@@ -133,7 +133,7 @@ class RecoveryLoop:
 
     def _begin(self, assigned: Assigned, phase: Recovering) -> Steps[None] | None:
         """Begin an attempt, and return its steps; None as long as the topics are not described yet."""
-        if not self._client.is_described(assigned.topic) and not self._client.describe(
+        if not self._client.topics.is_described(assigned.topic) and not self._client.topics.describe(
             {each.topic for each in self._session.assigned.values() if each.state in RECOVERING}
         ):
             assigned.retry.at = time.monotonic() + LOOK_S

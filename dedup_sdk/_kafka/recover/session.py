@@ -124,7 +124,7 @@ class Session:
         asked = {(tp.topic, tp.partition): tp for tp in partitions}
         self._asked |= asked
         self._by_hand = self._by_hand | asked.keys() if by_hand else self._by_hand - asked.keys()
-        self._client.forget_topic_ids()
+        self._client.topics.forget()
         starts: list[Start | None] = [None] * len(partitions)
         try:
             self._find_starts(partitions, starts)
@@ -458,7 +458,7 @@ class Session:
         known = assigned.history()
         if known is not None:
             # A recreated topic has the same leader epochs: by them the broker takes its log for the old one.
-            self._client.forget_topic_ids()
+            self._client.topics.forget()
             start = self._start_to_reopen(assigned, known)
             self._begin_again(assigned, replace(start, log_change=LogChange(same_until, contradicted_at)))
 

@@ -15,7 +15,7 @@ from dedup_sdk._kafka.client.settings import Reset, client_settings
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids._spec import ReadsKeys
 from tests.model.worlds.broker import TOPIC, Broker, Entry
-from tests.support.answering import Answering, UndescribedClient
+from tests.support.answering import Answering, OneTopicId, UndescribedClient
 
 _SLICE = 5
 
@@ -130,6 +130,7 @@ class ModelClient(UndescribedClient):
         self.epochs: dict[int, int | None] = {}
         self.paused: set[int] = set()
         self.readers, self.requests = Readers(client_settings({"group.id": group})), Answering()
+        self.topics = OneTopicId(lambda: broker.topic_id)
         self.unanswered: list[Sent] = []
         self.uncommitted = False
 
@@ -256,8 +257,3 @@ class ModelClient(UndescribedClient):
     def cluster_id(self) -> str:
         """See `Client`."""
         return "model"
-
-    def topic_id(self, topic: str) -> str:
-        """See `Client`."""
-        del topic
-        return self._broker.topic_id

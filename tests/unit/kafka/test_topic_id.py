@@ -83,15 +83,15 @@ def test_a_broker_that_does_not_say_is_asked_again(
 
     A refusal is an error.
     """
-    client.describe(["orders"])
+    client.topics.describe(["orders"])
     Admin.asked[0]["orders"].set_exception(KafkaException(KafkaError(code)))
-    assert client.is_described("orders")
+    assert client.topics.is_described("orders")
     with pytest.raises(expected):
-        client.topic_id("orders")
-    client.describe(["orders"])
+        client.topics.id_of("orders")
+    client.topics.describe(["orders"])
     assert (len(Admin.asked), Admin.made) == (2, 2)
     Admin.asked[1]["orders"].set_result(Described())
-    assert client.topic_id("orders") == "its ID"
+    assert client.topics.id_of("orders") == "its ID"
 
 
 @pytest.mark.parametrize("told", [Uuid(0, 0), None])
@@ -100,9 +100,9 @@ def test_an_id_of_zeros_is_none(client: Client, told: Any) -> None:
 
     Kept as one it would make another topic of each when they get them.
     """
-    client.describe(["orders"])
+    client.topics.describe(["orders"])
     Admin.asked[0]["orders"].set_result(Described(told))
-    assert client.topic_id("orders") == ""
+    assert client.topics.id_of("orders") == ""
 
 
 def test_a_question_goes_on_while_others_are_asked_anew(client: Client) -> None:
@@ -110,14 +110,14 @@ def test_a_question_goes_on_while_others_are_asked_anew(client: Client) -> None:
 
     One that nobody refers to would answer that it is destroyed, which looks like a refusal.
     """
-    client.describe(["orders", "other"])
+    client.topics.describe(["orders", "other"])
     asked_by = Admin.living.pop()
     client.requests.renew()
     collect()
     assert asked_by() is not None
     for future in Admin.asked[0].values():
         future.set_result(Described())
-    assert [client.topic_id(name) for name in ("orders", "other")] == ["its ID"] * 2
+    assert [client.topics.id_of(name) for name in ("orders", "other")] == ["its ID"] * 2
     collect()
     assert asked_by() is None
 
@@ -128,24 +128,24 @@ def test_all_topics_are_asked_about_in_one_request(client: Client) -> None:
     So it is until topics may have been made anew.
     """
     names = [f"t{number}" for number in range(60)]
-    client.describe(names)
-    client.describe(names)
+    client.topics.describe(names)
+    client.topics.describe(names)
     [asked] = Admin.asked
     assert sorted(asked) == sorted(names)
-    assert not client.is_described("t7")
+    assert not client.topics.is_described("t7")
     for future in asked.values():
         future.set_result(Described())
-    assert [client.topic_id(name) for name in names] == ["its ID"] * 60
-    client.forget_topic_ids()
-    client.describe(names)
+    assert [client.topics.id_of(name) for name in names] == ["its ID"] * 60
+    client.topics.forget()
+    client.topics.describe(names)
     assert (len(Admin.asked), Admin.made) == (2, 1)
 
 
 def test_an_answer_that_is_not_there_yet_is_not_waited_for(client: Client) -> None:
     """Whoever needs it all the same waits no longer than a question may take. The same question is answered later."""
     with pytest.raises(KafkaException) as raised:
-        client.topic_id("orders")
+        client.topics.id_of("orders")
     assert is_retriable(raised.value)
     Admin.asked[0]["orders"].set_result(Described())
-    assert client.topic_id("orders") == "its ID"
+    assert client.topics.id_of("orders") == "its ID"
     assert len(Admin.asked) == 1
