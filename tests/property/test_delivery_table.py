@@ -89,7 +89,7 @@ class Lists:
         return [each for log in self.log.values() for each in log if each.place in places]
 
     def waits(self, entry: Entry) -> bool:
-        """See `Delivery.waits`."""
+        """See `Waiting`."""
         return entry in self.queue or entry in self.aside
 
     def read(self, order: Iterable[int]) -> list[Entry]:
@@ -336,14 +336,14 @@ class Walk:
         """The client has an event for the application."""
         event = Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
         self.events.append(event)
-        self.delivery.offer_event(event)
+        self.delivery.waiting.put_event(event)
         self.lists.queue.append(event)
 
     # --- how messages end ------------------------------------------------------------------------------------------
 
     def freed(self, freed: list[Entry]) -> None:
         """Queue what was freed, in the order in which the table did."""
-        waiting = [each for each in self.entries(self.delivery.queue) if each in freed]
+        waiting = [each for each in self.entries(self.delivery.waiting.queue) if each in freed]
         order = [*waiting, *(each for each in freed if each not in waiting)]
         for each in order:
             self.lists.put(each)
@@ -481,7 +481,7 @@ class Walk:
     def resume(self) -> None:
         """A partition is resumed."""
         number = self.number()
-        self.delivery.bring_back({(TOPIC, number)})
+        self.delivery.waiting.bring_back({(TOPIC, number)})
         self.lists.paused.discard(number)
         back = sorted((e for e in self.lists.aside if e.number == number), key=lambda each: each.offset)
         self.lists.withdraw(back)
@@ -548,7 +548,7 @@ class Walk:
             self.lists.end(each for each in due if self.is_done(each))
             self.delivery.release_all()
         for number in self.lists.log:
-            self.delivery.bring_back({(TOPIC, number)})
+            self.delivery.waiting.bring_back({(TOPIC, number)})
             self.lists.forget(number)
             self.lists.open_again(number)
             self.table.reopen(number)
@@ -560,13 +560,13 @@ class Walk:
     def each_is_in_its_place(self) -> None:
         """The queues, in order; and what is completed."""
         assert self.entries(self.ready) == self.lists.ready
-        assert self.entries(self.delivery.queue) == self.lists.queue
+        assert self.entries(self.delivery.waiting.queue) == self.lists.queue
         assert self.delivery.is_over == self.lists.is_over
         for log in self.lists.log.values():
             for each in log:
                 if isinstance(each.message, Message):
                     assert self.is_done(each) == (each.place == "done"), each
-                    assert self.delivery.waits(each.message) == self.lists.waits(each), each
+                    assert (each.message in self.delivery.waiting) == self.lists.waits(each), each
 
     def what_waits_is_known(self) -> None:
         """By partition, for seeks and positions."""
@@ -603,7 +603,7 @@ class Walk:
 
     def each_delivery_is_counted(self) -> None:
         """Once, and of the right partition."""
-        self.delivery.count()
+        self.delivery.batch.count()
         delivered = {
             place[1]: each.delivered for place, each in by_partition(self.table.engine.counters).items()
         }

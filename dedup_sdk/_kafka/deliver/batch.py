@@ -11,11 +11,15 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
+from dedup_sdk._core.flight import RecordRef
 from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.deliver.classifier import Classified, PartitionBatch, Span
 from dedup_sdk._observe import Counters, of_partition
+
+_MOST_TO_FREE: Final = 10_000
+"""So many completed messages wait for the next batch, at most, to be freed with it."""
 
 
 class Batch:
@@ -38,6 +42,8 @@ class Batch:
         # A finished batch is freed when the next one is here, while garbage collection is paused: a thousand freed
         # messages balance the thousand new ones, so that they trigger no collection.
         self._previous: tuple[list[Any], list[PartitionBatch]] = ([], [])
+        self._to_free: list[Any] = []
+        """Messages that were completed by a call: freed like a finished batch."""
         # The polling thread takes messages without the lock, so that they are counted later: at the next call for
         # messages, or when somebody looks.
         self._spans: deque[Span] = deque()
@@ -47,7 +53,7 @@ class Batch:
     def fill(self, judged: Classified) -> None:
         """Hold a judged batch; the one before is finished."""
         self.messages, self.chunks, self.ended, self.taken = judged.messages, judged.chunks, 0, 0
-        self._previous = ([], [])
+        self._previous, self._to_free = ([], []), []
         self.ready.clear()
         self._spans, self._uncounted = deque(judged.spans), len(judged.messages)
         self.ready.extend(judged.messages)
@@ -55,11 +61,28 @@ class Batch:
     def fill_given(self, message: Any, judged: PartitionBatch) -> None:
         """Hold one message, which the application gets at once."""
         self.messages, self.chunks, self.ended, self.taken = [message], [judged], 0, 1
+        self._to_free = []
 
     @property
     def given(self) -> int:
         """How many messages the application got."""
         return len(self.messages) - len(self.ready)
+
+    def first_ready(self, topic: str, partition: int) -> int | None:
+        """Return the offset of a partition's first ready message, None if it has none."""
+        # The ready messages of a partition are in its order.
+        offsets = (m.offset() for m in list(self.ready) if m.partition() == partition and m.topic() == topic)
+        return next(offsets, None)
+
+    def place(self, message: Any) -> RecordRef | None:
+        """Return the row of a message, None if it is not in the batch."""
+        offset = message.offset()
+        for partition, chunk in self.chunks:
+            same = (partition.topic, partition.partition) == coordinates(message)
+            row = chunk.row_of(offset) if same else None
+            if row is not None:
+                return RecordRef(chunk, row)
+        return None
 
     def take(self, count: int) -> list[Any]:
         """Give at most ``count`` messages, and remember where the call ended."""
@@ -87,6 +110,17 @@ class Batch:
         self._previous = (self.messages, chunks)
         self.messages, self.chunks, self.ended, self.taken = [], [], 0, 0
         return chunks
+
+    def free_later(self, ended: list[Any]) -> None:
+        """Free messages that a call has completed when the next batch is here, and not one by one before."""
+        if len(self._to_free) >= _MOST_TO_FREE:
+            self._to_free = []
+        self._to_free += ended
+
+    def free(self, *, idle: bool) -> None:
+        """Free these messages now if no batch is on its way."""
+        if idle:
+            self._to_free = []
 
     def drop(self) -> None:
         """Hold no batch any more."""

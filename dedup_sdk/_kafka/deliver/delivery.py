@@ -2,7 +2,7 @@
 
 A message is out as part of the batch that was judged last (`dedup_sdk._kafka.deliver.batch.Batch`, one entry with a
 cursor), or by itself: it was held back and its turn has come, it was released, or its partition is paused. By itself it
-is *waiting* (in the queue, or aside while the application pauses its partition), or *given*.
+waits (`dedup_sdk._kafka.deliver.waiting.Waiting`), or is *given*.
 
 Who ends a delivered message is written in its record. `OFFERED`: whatever ends its batch. `SINGLE`: it ends by itself,
 so that the end of a batch, or a commit of all delivered messages, as in the usual ``on_revoke``, never completes a
@@ -11,7 +11,6 @@ message that waits in the queue. A message that the application has excluded fro
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -20,11 +19,8 @@ from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.deliver.batch import Batch, coordinates
 from dedup_sdk._kafka.deliver.classifier import Classified, PartitionBatch, guarded
+from dedup_sdk._kafka.deliver.waiting import Key, Waiting, key_of
 from dedup_sdk._observe import Counters, of_partition
-
-_MOST_ENDED = 10_000
-"""So many completed messages wait for the next batch, at most, to be freed with it."""
-_Key = tuple[Any, Any, Any]
 
 
 class CompletionPolicy(Protocol):
@@ -72,38 +68,32 @@ class Delivery:
         self.partition_of = partition_of
         self.counters = counters
         self.batch = Batch(counters)
-        self._waiting: dict[_Key, Any] = {}
-        """By topic, partition and offset."""
-        self.queue: deque[Any] = deque()
-        """Waiting messages, but for those aside, and events of the client: they come before those of the batch."""
-        self._given: dict[_Key, Any] = {}
+        self.waiting = Waiting()
+        self._given: dict[Key, Any] = {}
         """Messages that were given by themselves, and that the policy may complete; a message that waits is not here.
 
         One table, which says alone who is given: behind an interruption no two tables can differ."""
-        self._paused: set[Coordinates] = set()
         self._last: Sequence[Any] = ()
         """The messages of the last `take`."""
-        self._ended: list[Any] = []
-        """Messages that were completed by a call: freed like a finished batch."""
         self.forgettings = 0
         """How often messages were forgotten: whoever keeps delivered ones looks which of them still count."""
 
     def use(self, policy: CompletionPolicy) -> None:
         """Complete messages by this policy from here on."""
-        self.count()
+        self.batch.count()
         self.policy, self.batch.counts = policy, policy.counts
 
     # --- taking --------------------------------------------------------------------------------------------------
 
     def fill(self, judged: Classified) -> None:
         """Make a judged batch the current one; the one before is finished."""
-        self._last, self._ended = (), []
+        self._last = ()
         self.batch.fill(judged)
 
     def deliver_one(self, message: Any, judged: PartitionBatch) -> list[Any]:
         """Deliver a message that was judged by itself: it is the current batch. Only where `is_over` holds."""
         self.batch.fill_given(message, judged)
-        self._last, self._ended = (message,), []
+        self._last = (message,)
         if self.batch.counts:
             judged.partition.own_counters.delivered += 1
         return [message]
@@ -111,16 +101,15 @@ class Delivery:
     @property
     def is_over(self) -> bool:
         """Whether no message is queued, and each delivered one is finished."""
-        return not (self.batch.messages or self._given or self.queue)
+        return not (self.batch.messages or self._given or self.waiting.queue)
 
     def take(self, count: int) -> list[Any]:
         """Deliver at most ``count`` messages: those of the queue first."""
         out = list[Any]()
-        while self.queue and len(out) < count:
-            message = self.queue.popleft()
-            if message.error() is None and not self._give(message):
-                continue
-            out.append(message)
+        while self.waiting.queue and len(out) < count:
+            message = self.waiting.take()
+            if message.error() is not None or self._give(message):
+                out.append(message)
         if out or self.batch.ready:
             out += self.batch.take(count - len(out))
             self._last = tuple(out)
@@ -128,25 +117,15 @@ class Delivery:
 
     def _give(self, message: Any) -> bool:
         """Note that a message of the queue is given; False if a late thread completed it after it was released."""
-        key = _key(message)
-        self._waiting.pop(key, None)
         if self._unfinished(message) is None:
             return False
         if self.policy.completes_unnamed:
-            self._given[key] = message
+            self._given[key_of(message)] = message
         if self.batch.counts:
             of_partition(self.counters, *coordinates(message)).delivered += 1
         return True
 
-    def count(self) -> None:
-        """Count the messages of the batch that were delivered since the last time."""
-        self.batch.count()
-
     # --- queueing ------------------------------------------------------------------------------------------------
-
-    def offer_event(self, event: Any) -> None:
-        """Queue an event of the client for the application."""
-        self.queue.append(event)
 
     def offer(self, records: Iterable[RecordRef]) -> None:
         """Queue messages outside their batch: promoted or released ones."""
@@ -156,7 +135,7 @@ class Delivery:
     def put_back(self, messages: Sequence[Any]) -> None:
         """Queue delivered messages again, before all others, in this order; each ends by itself. Queued ones stay."""
         for message in reversed(messages):
-            if not self.waits(message) and self.take_out(message):
+            if message not in self.waiting and self.take_out(message):
                 self._put(message, first=True)
 
     def offer_first(self, records: Sequence[RecordRef]) -> None:
@@ -173,36 +152,16 @@ class Delivery:
             chunk.offer_again(row)
 
     def _put(self, message: Any, *, first: bool = False) -> None:
-        if self.waits(message):
-            return
-        key = _key(message)
-        self._given.pop(key, None)
-        self._waiting[key] = message
-        if coordinates(message) not in self._paused:
-            (self.queue.appendleft if first else self.queue.append)(message)
+        if message not in self.waiting:
+            self._given.pop(key_of(message), None)
+            self.waiting.put(message, first=first)
 
     def set_aside(self, partitions: set[Coordinates]) -> None:
-        """Set the queued messages of these partitions aside, until `bring_back`; each ends by itself from then on."""
-        self._paused |= partitions
+        """Set the messages of these partitions aside, until `Waiting.bring_back`; each ends by itself from then on."""
+        self.waiting.set_aside(partitions)
         for message in self.batch.withdraw(lambda each: coordinates(each) in partitions):
             self.take_out(message)
-            self._waiting[_key(message)] = message
-        self._unqueue(partitions)
-
-    def bring_back(self, partitions: set[Coordinates]) -> None:
-        """Queue the messages again that `set_aside` took, each partition by offset."""
-        back = partitions & self._paused
-        self._paused -= back
-        self.queue.extend(sorted((m for m in self._waiting.values() if coordinates(m) in back), key=_key))
-
-    def _unqueue(self, partitions: Collection[Coordinates]) -> None:
-        """Remove the messages of partitions from the queue; events stay."""
-        self._requeue(m for m in self.queue if m.error() is not None or coordinates(m) not in partitions)
-
-    def _requeue(self, kept: Iterable[Any]) -> None:
-        left = list(kept)
-        self.queue.clear()
-        self.queue.extend(left)
+            self.waiting.put(message)
 
     def take_back(self, chosen: Callable[[Partition, RecordRef], bool]) -> list[tuple[Partition, RecordRef]]:
         """Take the messages that wait to be delivered, and for which ``chosen`` is true, out of the table."""
@@ -217,16 +176,15 @@ class Delivery:
             return True
 
         self.batch.withdraw(is_chosen)
-        self._waiting = {key: each for key, each in self._waiting.items() if not is_chosen(each)}
-        self._requeue(m for m in self.queue if m.error() is not None or _key(m) in self._waiting)
+        self.waiting.remove(is_chosen)
         return taken
 
     # --- what waits ----------------------------------------------------------------------------------------------
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
         """Return the lowest offset of a partition that waits to be delivered, None if nothing does."""
-        ready = self._first_ready(topic, partition)
-        alone = self._waiting_alone(topic, partition)
+        ready = self.batch.first_ready(topic, partition)
+        alone = self.waiting.offsets(topic, partition)
         return min(alone if ready is None else {ready, *alone}, default=None)
 
     def delivered_to(self, topic: str, partition: int, withdrawn: Collection[int]) -> int | None:
@@ -238,25 +196,10 @@ class Delivery:
         opened = self.partition_of(topic, partition)
         if opened is None:
             return None
-        first = self._first_ready(topic, partition)
-        waiting = self._waiting_alone(topic, partition) | set(withdrawn)
+        first = self.batch.first_ready(topic, partition)
+        waiting = self.waiting.offsets(topic, partition) | set(withdrawn)
         end = opened.flight.position if first is None else first
         return max(opened.flight.delivered_until(end, waiting), min({end, *waiting})) if waiting else end
-
-    def _waiting_alone(self, topic: str, partition: int) -> set[int]:
-        """Return the offsets of the messages of a partition that wait by themselves, be they queued or aside."""
-        return {each.offset() for each in self._waiting.values() if coordinates(each) == (topic, partition)}
-
-    def _first_ready(self, topic: str, partition: int) -> int | None:
-        # The ready messages of a partition are in its order.
-        of_batch = (
-            m.offset() for m in list(self.batch.ready) if m.partition() == partition and m.topic() == topic
-        )
-        return next(of_batch, None)
-
-    def waits(self, message: Any) -> bool:
-        """Whether a message is out by itself, and waits to be delivered, e.g. again after it was released."""
-        return _key(message) in self._waiting
 
     def in_flight(self, message: Any) -> RecordRef | None:
         """Return the record of a message in flight; None if it ended, or another message has its offset now."""
@@ -270,7 +213,7 @@ class Delivery:
         # By runs: to look each message up would take ten times as long.
         while left and partition is not None and (run := partition.offered_run(left)):
             left = left[len(run.rows) :]
-        yield from (each for each in left if self.in_flight(each) is None or self.waits(each))
+        yield from (each for each in left if self.in_flight(each) is None or each in self.waiting)
 
     def _unfinished(self, message: Any) -> RecordRef | None:
         partition = self.partition_of(message.topic(), message.partition())
@@ -278,16 +221,6 @@ class Delivery:
             partition.flight.place(message.offset()) if partition is not None and partition.started else None
         )
         return None if record is None or record.chunk.states[record.row] not in (OFFERED, SINGLE) else record
-
-    def place(self, message: Any) -> RecordRef | None:
-        """Return the row of a message of the current batch, None if it is not in it."""
-        offset = message.offset()
-        for partition, chunk in self.batch.chunks:
-            same = (partition.topic, partition.partition) == coordinates(message)
-            row = chunk.row_of(offset) if same else None
-            if row is not None:
-                return RecordRef(chunk, row)
-        return None
 
     # --- completing ----------------------------------------------------------------------------------------------
 
@@ -331,14 +264,14 @@ class Delivery:
             partition = self.partition_of(*of)
             if partition is None:
                 continue
-            ready = self._first_ready(*of)
+            ready = self.batch.first_ready(*of)
             stop = partition.flight.position if ready is None else ready
             stop = stop if end is None else min(stop, end)
             # Each of these was given, also one that lies behind messages of the batch that were not.
             alone = [message for message in self._given.values() if coordinates(message) == of]
             due = [message for message in alone if end is None or message.offset() < end]
             for message in due:
-                self._given.pop(_key(message), None)
+                self._given.pop(key_of(message), None)
             self._complete(due, {}, (OFFERED, SINGLE))
             offered = partition.flight.offered_below(stop)
             self.offer(partition.complete(offered, states=(OFFERED,), quietly=True))
@@ -369,7 +302,7 @@ class Delivery:
     def take_out(self, message: Any) -> bool:
         """Exclude a delivered message from its policy; False if it is not in flight."""
         record = self._unfinished(message)
-        self._given.pop(_key(message), None)
+        self._given.pop(key_of(message), None)
         if record is None:
             return False
         record.chunk.offer_individually(record.row)
@@ -386,18 +319,7 @@ class Delivery:
         given = self.batch.given
         return self._last if given == self.batch.taken else self.batch.messages[given - 1 : given]
 
-    # --- freeing, and forgetting ---------------------------------------------------------------------------------
-
-    def free_later(self, ended: list[Any]) -> None:
-        """Free messages that a call has completed when the next batch is here, and not one by one before."""
-        if len(self._ended) >= _MOST_ENDED:
-            self._ended = []
-        self._ended += ended
-
-    def free(self, *, idle: bool) -> None:
-        """Free these messages now if no batch is on its way."""
-        if idle:
-            self._ended = []
+    # --- forgetting ----------------------------------------------------------------------------------------------
 
     def release(self, leaving: set[Coordinates]) -> None:
         """Forget the delivered and queued messages of these partitions: they come again, to the next owner."""
@@ -416,19 +338,13 @@ class Delivery:
             self.take_out(message)
         self.forgettings += 1
         self.batch.drop()
-        self.queue.clear()
-        self._waiting, self._given, self._last, self._ended = {}, {}, (), []
-        self._paused = set(paused)
+        self.waiting.clear(paused)
+        self._given, self._last = {}, ()
+        self.batch.free(idle=True)
 
     def purge(self, gone: Collection[Coordinates]) -> None:
         """Forget the messages of partitions that are not assigned any more."""
         self.forgettings += 1
         self.batch.forget(gone)
-        self._unqueue(gone)
-        self._paused -= set(gone)
+        self.waiting.forget(gone)
         self._given = {key: each for key, each in self._given.items() if coordinates(each) not in gone}
-        self._waiting = {key: each for key, each in self._waiting.items() if coordinates(each) not in gone}
-
-
-def _key(message: Any) -> _Key:
-    return message.topic(), message.partition(), message.offset()

@@ -62,7 +62,7 @@ class InHand:
                     self._engine.counters.stale += 1
             for coordinates, ended in by_partition.items():
                 partition, each, freed = self._delivery.partition_of(*coordinates), ended, []
-                self._delivery.free_later(ended)
+                self._delivery.batch.free_later(ended)
                 # Those that a policy would complete are ended one by one: their batch must not end them again.
                 in_runs = not (dead_lettered or self._delivery.policy.completes_unnamed)
                 while partition is not None and in_runs and each:
@@ -84,7 +84,7 @@ class InHand:
     def release(self, message: Any) -> None:
         """Release a message: it is delivered again before new ones."""
         with self._mutex, self._steps.guarded():
-            if message.error() is None and self._delivery.waits(message):
+            if message.error() is None and message in self._delivery.waiting:
                 self._engine.counters.stale += 1
                 return
             partition = self._taken_out(message)
@@ -164,7 +164,7 @@ class InHand:
         if message.error() is not None:
             return None
         with self._mutex:
-            record = self._delivery.place(message)
+            record = self._delivery.batch.place(message)
             partition = self._delivery.partition_of(message.topic(), message.partition())
             if record is None and partition is not None:
                 record = partition.flight.place(message.offset())
@@ -255,7 +255,7 @@ class InHand:
             again: list[RecordRef] = []
             # By identity: who names a message twice gets it once.
             for message in {id(each): each for each in messages}.values():
-                if self._delivery.in_flight(message) is not None and not self._delivery.waits(message):
+                if self._delivery.in_flight(message) is not None and message not in self._delivery.waiting:
                     partition = self._taken_out(message)
                     if partition is not None:
                         again += partition.release([message.offset()])

@@ -99,7 +99,7 @@ class Judge:
             absorbed = True
         self.fetcher.rest(batch[1:])
         if not absorbed:
-            self.delivery.offer_event(event)
+            self.delivery.waiting.put_event(event)
         else:
             self.handover.forget_if_it_recovers((event.topic(), event.partition()))
         if event.error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)

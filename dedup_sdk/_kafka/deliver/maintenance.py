@@ -91,7 +91,7 @@ class Maintenance:
         self.judged = self._judge.judged - (len(batch.messages) - batch.ended)
         self.writes.write_all()
         self._judge.engine.trim()
-        self._delivery.free(idle=fetcher.ran_dry)
+        batch.free(idle=fetcher.ran_dry)
         self._judge.classifier.warn_of_missing_ids()
         if (gatekeeper := self._judge.engine.gatekeeper) is not None:
             self._judge.ask(gatekeeper)

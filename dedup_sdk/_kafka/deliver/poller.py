@@ -142,7 +142,7 @@ class Poller:
                     self._maintenance.run(self.heard_at)
                 ready = delivery.batch.ready
                 silent = bool(ready) and now > self.heard_at + SILENCE_S
-                if (ready or delivery.queue) and not silent and (got := self._hand_over(count)):
+                if (ready or delivery.waiting.queue) and not silent and (got := self._hand_over(count)):
                     return got
             except BaseException:
                 interruption.note()
@@ -184,7 +184,7 @@ class Poller:
                 if engine.waits_for_time:
                     # Not before: a record that came in time is judged first, however long the application took.
                     judge.tick_gates()
-                return self._hand_over(count) if delivery.batch.ready or delivery.queue else []
+                return self._hand_over(count) if delivery.batch.ready or delivery.waiting.queue else []
             except BaseException:
                 self._steps.interruption.note()
                 raise
@@ -243,7 +243,7 @@ class Poller:
         if gatekeeper is not None and not gatekeeper.is_sure:
             self._judge.ask(gatekeeper)
         got = self._delivery.take(count)
-        if self._delivery.queue:
+        if self._delivery.waiting.queue:
             # The next call must come here again: the queue is delivered before the batch.
             self._steps.interruption.request_maintenance()
         return got
@@ -359,7 +359,7 @@ class Poller:
                 return
             # Nothing is completed: the application still has the messages of its last call.
             self._maintenance.run(self.heard_at)
-            if self._delivery.queue:
+            if self._delivery.waiting.queue:
                 # As in `_hand_over`: else `poll` would take the next ready message before the queue.
                 self._steps.interruption.request_maintenance()
             if len(self._fetcher.messages) >= MOST_FETCHED or self._holds_back:
@@ -380,7 +380,7 @@ class Poller:
         """Count the delivered messages, then look; not while a thread has the lock, which counts in its next step."""
 
         def step() -> None:
-            for each in (self._delivery.count, *looks):
+            for each in (self._delivery.batch.count, *looks):
                 each()
 
         self._steps.lock.run_if_free(step)

@@ -132,7 +132,7 @@ class Positions:
             resumed = coordinates_in(partitions)
             self._assignment.resume_coming(resumed)
             self._session.note_pause(resumed, paused=False)
-            self._steps.run(self._delivery.bring_back, resumed)
+            self._steps.run(self._delivery.waiting.bring_back, resumed)
             self._steps.interruption.request_maintenance()
             self._fetcher.resume(partitions)
 

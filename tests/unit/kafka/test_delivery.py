@@ -109,7 +109,7 @@ CHANGES: dict[str, Callable[[Table, list[Message]], object]] = {
     "release": lambda table, got: table.in_hand.release(got[0]),
     "put back": lambda table, got: table.in_hand.deliver_again(got[:3]),
     "set aside": lambda table, _: table.delivery.set_aside({HERE}),
-    "bring back": lambda table, _: table.delivery.bring_back({(TOPIC, 1)}),
+    "bring back": lambda table, _: table.delivery.waiting.bring_back({(TOPIC, 1)}),
     "take back": lambda table, _: table.delivery.take_back(lambda *_: True),
     "release a partition": lambda table, _: table.delivery.release({HERE}),
     "purge": lambda table, _: table.delivery.purge({HERE}),
@@ -119,7 +119,7 @@ CALLS: dict[str, Callable[[Table, list[Message]], object]] = {
     "release": lambda table, got: list(map(table.in_hand.release, got)),
     "commit": lambda table, _: table.in_hand.complete_below(None),
     "pause": lambda table, _: table.delivery.set_aside({HERE, (TOPIC, 1)}),
-    "resume": lambda table, _: table.delivery.bring_back({HERE, (TOPIC, 1)}),
+    "resume": lambda table, _: table.delivery.waiting.bring_back({HERE, (TOPIC, 1)}),
     "revoke": lambda table, _: table.delivery.release({HERE}),
     "close": lambda table, _: table.delivery.policy.close(),
 }

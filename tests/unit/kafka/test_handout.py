@@ -78,12 +78,12 @@ def test_messages_that_a_call_completed_are_kept_until_the_next_batch_is_here() 
     message = Message(topic="orders", partition=0, offset=5)
     references = getrefcount(message)
 
-    hand.free_later([message])
+    hand.batch.free_later([message])
     assert getrefcount(message) == references + 1
     hand.fill(Classified([], [], [], []))
     assert getrefcount(message) == references
 
-    hand.free_later([message])
+    hand.batch.free_later([message])
     for _ in range(11):
-        hand.free_later([None] * 1_000)
+        hand.batch.free_later([None] * 1_000)
     assert getrefcount(message) == references
