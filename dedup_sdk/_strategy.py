@@ -12,6 +12,7 @@ from dedup_sdk._core.lookup import open_lookup
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import BelowFloor
+from dedup_sdk._engine.gates import Gate
 from dedup_sdk._marks import Marks, Progress
 from dedup_sdk._masking import shown
 from dedup_sdk._rule_fingerprint import rule_digits
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from dedup_sdk._core.last_rule import LastRule
-    from dedup_sdk._engine.gates import Gate
 
 MissingIdPolicy = Literal["process", "discard", "fail"]
 

@@ -7,17 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, Protocol
 from weakref import ref
 
 from dedup_sdk import Health, Metrics, PartitionStatus, Sample
 from dedup_sdk.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from dedup_sdk import DedupConsumer
-    from dedup_sdk.aio import AsyncDedupConsumer
-
-AnyConsumer: TypeAlias = "DedupConsumer | AsyncDedupConsumer"
 
 VERDICTS: Final = ("fresh", "duplicate", "redelivered", "unverified", "unkeyed")
 RATES_OVER_S: Final = 60.0
@@ -28,6 +22,20 @@ _LEAST_S: Final = 1.0
 Place = tuple[str, int]
 Counts = Mapping[tuple[Place, str], float]
 """Records by partition and verdict."""
+
+
+class AnyConsumer(Protocol):
+    """A `DedupConsumer` or `AsyncDedupConsumer`, as far as it is looked at."""
+
+    @property
+    def partition_statuses(self) -> Iterable[PartitionStatus]:
+        """The status of each assigned partition."""
+
+    def metrics(self) -> Metrics:
+        """Return all that is counted and measured."""
+
+    def health(self) -> Health:
+        """Return whether it lives, and delivers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

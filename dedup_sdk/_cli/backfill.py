@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console
@@ -23,10 +23,8 @@ from dedup_sdk._cli.console import printable, tell
 from dedup_sdk._cli.options import Json, Quiet
 from dedup_sdk._cli.plain_help import printed_plainly
 from dedup_sdk.errors import ConfigurationError
+from spark_backfill.progress import Progress as Seen
 from spark_backfill.report import summary
-
-if TYPE_CHECKING:
-    from spark_backfill.progress import Progress as Seen
 
 
 class Watching(NamedTuple):

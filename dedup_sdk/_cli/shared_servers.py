@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from dedup_sdk._masking import redacted_url
 from dedup_sdk.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from dedup_adapters.redis import RedisStore
-    from dedup_adapters.sql import SharedStore
+from dedup_sdk.shared import ClaimStore
 
 _REDIS: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _TIMEOUT_S: Final = 30.0
 """How long an answer is waited for: a server that is busy with many batches is no outage."""
 _BATCH_S: Final = 4 * _TIMEOUT_S
 """The same for a batch that may wait for locks of others."""
+
+
+class ServerStore(ClaimStore, Protocol):
+    """A shared store of a server."""
+
+    def incarnation(self) -> str:
+        """Return a text that changes when the server restarts, or another one takes over; empty where unknown."""
 
 
 class OpenServer(NamedTuple):
@@ -29,7 +33,7 @@ class OpenServer(NamedTuple):
     raises `SharedStoreError` or `ConfigurationError` where the store cannot be used.
     """
 
-    store: RedisStore | SharedStore
+    store: ServerStore
     shown: str
     prepare: Callable[[], str | None]
 

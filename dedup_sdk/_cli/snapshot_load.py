@@ -32,8 +32,8 @@ from dedup_sdk._marks import Int64s, Marks, cut_digests
 from dedup_sdk._masking import shown
 from dedup_sdk._rule_fingerprint import known_cluster
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
-from dedup_sdk._store.snapshot import read_files, read_source
-from dedup_sdk._store.snapshot_source import SnapshotSource, in_parallel
+from dedup_sdk._store.snapshot import read_files
+from dedup_sdk._store.snapshot_source import SnapshotSource, in_parallel, read_source
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, SharedStoreError, SnapshotError

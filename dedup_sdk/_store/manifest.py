@@ -19,7 +19,7 @@ Layout of a snapshot folder::
 The files of a partition are in one layer or several. A *layer* has marks of an interval of offsets, above those of all
 layers before it: of an ID that several layers have, the mark in the last one counts. So a run that adds to a snapshot
 writes a layer for what has come since, and lists the files that are there already. ``marks`` and ``fingerprint`` count
-such an ID once a layer; `dedup_sdk._store.snapshot.read_source` merges the layers.
+such an ID once a layer; `dedup_sdk._store.snapshot_source.read_source` merges the layers.
 
 The checksum finds accidents; whoever writes a manifest can make one. So the declared sizes are bounded by the size that
 so many marks can have (`SortedFile`), and a reader stops at the declared size.

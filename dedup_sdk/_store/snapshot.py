@@ -17,11 +17,10 @@ import stat
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self, cast
+from typing import BinaryIO, Self, cast
 
 import numpy as np
 from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter
@@ -43,10 +42,6 @@ from dedup_sdk._store.pages import (
     page_key,
 )
 from dedup_sdk.errors import SnapshotError, StoreCorruptError, StoreError
-
-if TYPE_CHECKING:
-    from dedup_sdk._store.rate_limit import RateLimit
-    from dedup_sdk._store.snapshot_source import SnapshotSource
 
 SORTED_SUFFIX = ".sst"
 FILTER_SUFFIX = ".filter"
@@ -242,16 +237,14 @@ def read_file(
     file: SortedFile,
     copy_to: Path | None,
     stop: Event | None = None,
-    limit: RateLimit | None = None,
+    took: Callable[[int], object] | None = None,
 ) -> None:
     """Check one file and its filter; with ``copy_to``, copy both into that folder in the same pass.
 
-    So the checked bytes are the bytes used. ``stop`` ends it early, with neither checked.
+    So the checked bytes are the bytes used. ``stop`` ends it early, with neither checked. ``took``: see `reading_file`.
     """
-    stop = stop or Event()
-    took = None if limit is None else partial(limit.take, stop=stop)
     for _ in reading_file(folder, file, copy_to, took):
-        if stop.is_set():
+        if stop is not None and stop.is_set():
             return
 
 
@@ -357,26 +350,15 @@ def read_snapshot(folder: str | Path, entry: PartitionManifest) -> Iterator[Mark
     check, or has other marks than its manifest says.
     """
     source = Path(folder) / str(entry.partition)
-    return _read_layers(
+    return read_layers(
         entry, lambda file, target: read_file(source, file, target), place=str(source), temp_dir=None
     )
 
 
-def read_source(
-    source: SnapshotSource, entry: PartitionManifest, *, temp_dir: Path | None = None
-) -> Generator[Marks, None, None]:
-    """Like `read_snapshot`, for a folder or URL; ``temp_dir``: a folder for copies [the temporary folder]."""
-    return _read_layers(
-        entry,
-        lambda file, target: source.copy(entry.partition, file, target),
-        place=f"{source.place}/{entry.partition}",
-        temp_dir=temp_dir,
-    )
-
-
-def _read_layers(
+def read_layers(
     entry: PartitionManifest, copy: Copy, *, place: str, temp_dir: Path | None
 ) -> Generator[Marks, None, None]:
+    """Yield the marks of one partition in pages, ascending, each ID once; the arguments are those of `read_files`."""
     return merge_pages([read_files(files, copy, place=place, temp_dir=temp_dir) for files in entry.layers])
 
 

@@ -20,8 +20,8 @@ from dedup_sdk._store.filter_words import FilterWords, decode_words, filter_word
 from dedup_sdk._store.fingerprint import NO_FINGERPRINT, fingerprint, payload_word, sum_fingerprints
 from dedup_sdk._store.manifest import SortedFile
 from dedup_sdk._store.pages import PageReader, Uint64s, digest_words
-from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, read_sorted_file, read_source
-from dedup_sdk._store.snapshot_source import SnapshotSource
+from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, read_sorted_file
+from dedup_sdk._store.snapshot_source import SnapshotSource, read_source
 from dedup_sdk.errors import SnapshotError, StoreCorruptError
 
 _HEX_DIGITS = 2 * DIGEST_BYTES

@@ -24,6 +24,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from dedup_sdk._checks import scheme_of_url, why_unusable
+from dedup_sdk._marks import Marks
 from dedup_sdk._masking import is_url, redacted_url, secrets_of_url, shown, without_secrets
 from dedup_sdk._store.manifest import (
     MANIFEST_NAME,
@@ -36,7 +37,14 @@ from dedup_sdk._store.manifest import (
     write_manifest,
 )
 from dedup_sdk._store.paths import work_folder
-from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, check_size, files_of, read_file
+from dedup_sdk._store.snapshot import (
+    FILTER_SUFFIX,
+    SORTED_SUFFIX,
+    check_size,
+    files_of,
+    read_file,
+    read_layers,
+)
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 
 if TYPE_CHECKING:
@@ -313,7 +321,7 @@ class SnapshotSource:
         if self.remote is not None:
             self.remote.files.fetch_file(partition, file, folder, stop, self.limit)
         else:
-            read_file(Path(self.place) / str(partition), file, folder, stop, self.limit)
+            read_file(Path(self.place) / str(partition), file, folder, stop, self._took(stop))
 
     def verified(self, partition: int, file: SortedFile, scratch: Path, stop: Event | None = None) -> Path:
         """Check one file as `copy` does, and return its folder.
@@ -322,10 +330,13 @@ class SnapshotSource:
         """
         if self.remote is None:
             folder = Path(self.place) / str(partition)
-            read_file(folder, file, None, stop, self.limit)
+            read_file(folder, file, None, stop, self._took(stop))
             return folder
         self.copy(partition, file, scratch, stop)
         return scratch
+
+    def _took(self, stop: Event | None) -> Callable[[int], object] | None:
+        return None if self.limit is None else partial(self.limit.take, stop=stop or Event())
 
     def copy_all(self, folder: Path) -> Iterator[None]:
         """Make ``folder`` the same snapshot, several files at once and each checked, in steps of at most 20 ms."""
@@ -373,6 +384,18 @@ def _refuse_unusable(path: str | Path) -> None:
             why = "is not a folder"
     if why:
         raise ConfigurationError(f"snapshot={shown(path)} {why}; give the folder that the backfill wrote")
+
+
+def read_source(
+    source: SnapshotSource, entry: PartitionManifest, *, temp_dir: Path | None = None
+) -> Generator[Marks, None, None]:
+    """Like `read_snapshot`, for a folder or URL; ``temp_dir``: a folder for copies [the temporary folder]."""
+    return read_layers(
+        entry,
+        lambda file, target: source.copy(entry.partition, file, target),
+        place=f"{source.place}/{entry.partition}",
+        temp_dir=temp_dir,
+    )
 
 
 def find_snapshots(places: Iterable[str]) -> tuple[list[SnapshotSource], list[str]]:

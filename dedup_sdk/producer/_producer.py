@@ -19,15 +19,13 @@ from dedup_sdk._masking import counted, shown
 from dedup_sdk.errors import ConfigurationError, OutboxError, OutboxLockedError
 from dedup_sdk.producer._client_adapter import ClientAdapter, PartitionChooser
 from dedup_sdk.producer._keys import KeyMaker, ProducerKeys
-from dedup_sdk.producer._outbox import Outbox
+from dedup_sdk.producer._outbox import Outbox, OutboxCounters
 from dedup_sdk.producer._outgoing import HeaderValue, Outgoing, as_bytes, pack_headers, pairs, usable_id
 from dedup_sdk.producer._pipeline import OnRefused, Pipeline, Queued
 from dedup_sdk.producer._settings import OnDelivery, producer_settings
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from dedup_sdk.producer._outbox import OutboxCounters
 
 log = logging.getLogger("dedup_sdk")
 

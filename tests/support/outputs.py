@@ -11,9 +11,9 @@ from dedup_sdk._store.fingerprint import fingerprint
 from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, PartitionManifest, SortedFile
 from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.pages import newest_per_digest
-from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, read_source
+from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_check import check_snapshot
-from dedup_sdk._store.snapshot_source import find_snapshots
+from dedup_sdk._store.snapshot_source import find_snapshots, read_source
 from spark_backfill.slot_writer import write_marks
 from tests.support.marks import random_marks
 

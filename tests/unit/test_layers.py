@@ -284,7 +284,7 @@ def test_the_steps_of_a_recovery_know_none_after_them() -> None:
     assert later == []
 
 
-MOST_IMPORTS_FOR_TYPES: Final = 27
+MOST_IMPORTS_FOR_TYPES: Final = 18
 """A limit that only falls: imports of ours for types alone, without those in the doors of lazily loaded packages."""
 
 
