@@ -24,7 +24,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka.client.broker_check import require_broker
+from dedup_sdk._admin.broker_check import require_broker
 from dedup_sdk._kafka.client.client import topic_id_of
 from dedup_sdk._kafka.client.commit_text import unsealed
 from dedup_sdk._kafka.client.reader import Readers, TailReader

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from dedup_sdk._kafka.client.client_config import CLIENT_CONFIG_HELP
+from dedup_sdk._admin.client_config import CLIENT_CONFIG_HELP
 from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk._units.unit import Repeats, Unit, UnitMode
 from dedup_sdk.errors import ConfigurationError

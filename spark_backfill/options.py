@@ -14,10 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NoReturn
 
+from dedup_sdk._admin.client_config import client_settings
 from dedup_sdk._checks import local_path, scheme_of_url, why_unusable
 from dedup_sdk._core.reach import GRACE
 from dedup_sdk._core.source_keys import source_spec_of
-from dedup_sdk._kafka.client.client_config import client_settings
 from dedup_sdk._masking import (
     is_url,
     masked_settings,

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
+from dedup_sdk._admin.adopt import Adoption, commits_of, plan_adoption
+from dedup_sdk._admin.group_offsets import GroupOffsets
 from dedup_sdk._cli.console import print_table, printable
 from dedup_sdk._cli.options import (
     Bootstrap,
@@ -19,8 +21,6 @@ from dedup_sdk._cli.options import (
     Topic,
     cluster_client,
 )
-from dedup_sdk._kafka.assign.adopt import Adoption, commits_of, plan_adoption
-from dedup_sdk._kafka.assign.group_offsets import GroupOffsets
 from dedup_sdk._masking import counted
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk._strategy import Lookup

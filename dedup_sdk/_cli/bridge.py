@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from dedup_sdk._admin.client_config import client_settings
 from dedup_sdk._cli.console import printable
 from dedup_sdk._cli.options import CLIENT_CONFIG, ClientConfig, Json, Quiet
-from dedup_sdk._kafka.client.client_config import client_settings
 from dedup_sdk._kafka.client.closing import stopped_by
 from dedup_sdk.bridge._bridge import BATCH_RECORDS, Bridge
 from dedup_sdk.errors import ConfigurationError

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dedup_sdk._kafka.client.client_config import CLIENT_CONFIG_HELP, client_settings
+from dedup_sdk._admin.client_config import CLIENT_CONFIG_HELP, client_settings
 from dedup_sdk._masking import shown
 from dedup_sdk._store.paths import PartitionFolder, list_partitions
 from dedup_sdk._store.rate_limit import RateLimit, parse_rate

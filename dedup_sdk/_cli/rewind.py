@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from dedup_sdk._admin.group_offsets import GroupOffsets
+from dedup_sdk._admin.rewind import Move, Target, commits_of, plan_moves
 from dedup_sdk._cli.console import print_table, printable
 from dedup_sdk._cli.options import (
     Bootstrap,
@@ -20,8 +22,6 @@ from dedup_sdk._cli.options import (
     Topic,
     cluster_client,
 )
-from dedup_sdk._kafka.assign.group_offsets import GroupOffsets
-from dedup_sdk._kafka.assign.rewind import Move, Target, commits_of, plan_moves
 from dedup_sdk._masking import counted, shown
 from dedup_sdk.errors import ConfigurationError
 

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dedup_sdk._admin.group_offsets import GroupOffsets
 from dedup_sdk._cli.console import print_table, printable
 from dedup_sdk._cli.options import (
     Bootstrap,
@@ -28,7 +29,6 @@ from dedup_sdk._cli.options import (
 )
 from dedup_sdk._cli.options import Group as OfGroup
 from dedup_sdk._cli.stores import AnyTopic, disk_bytes, record_time
-from dedup_sdk._kafka.assign.group_offsets import GroupOffsets
 from dedup_sdk._store.paths import PartitionFolder
 from dedup_sdk._store.read_only import read_partition
 from dedup_sdk.errors import DedupError, RecoveryError

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from dedup_sdk._admin.properties_file import read_properties
+from dedup_sdk._admin.window_question import WindowQuestion
 from dedup_sdk._cli.console import printable
 from dedup_sdk._cli.options import Bootstrap, ClientConfig, Json, Topic, cluster_client
-from dedup_sdk._kafka.assign.window_check import WindowQuestion, misfits, needed, retention_of
-from dedup_sdk._kafka.client.properties_file import read_properties
+from dedup_sdk._kafka.assign.window_check import misfits, needed, retention_of
 from dedup_sdk._window import length_text
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.producer._required_window import length_ms

@@ -17,7 +17,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer, Producer
 
-from dedup_sdk._kafka.client.broker_check import require_broker
+from dedup_sdk._admin.broker_check import require_broker
 from dedup_sdk._kafka.client.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.client.fields import as_record
 from dedup_sdk._kafka.client.settings import ASK_S, refuse_unwritable

@@ -13,8 +13,8 @@ from zlib import crc32
 
 from confluent_kafka import KafkaException
 
+from dedup_sdk._admin.broker_check import is_silence, no_broker
 from dedup_sdk._checks import choice, configuration, flag, seconds, whole
-from dedup_sdk._kafka.client.broker_check import is_silence, no_broker
 from dedup_sdk._kafka.client.client import has_topic_ids
 from dedup_sdk._kafka.client.client_errors import is_retriable, text_of
 from dedup_sdk._kafka.client.fields import offsets_of

@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final, Literal
 
-from dedup_sdk._kafka.assign.group_offsets import GroupOffsets
-from dedup_sdk._kafka.assign.rewind import Target, commits_of, plan_moves
+from dedup_sdk._admin.group_offsets import GroupOffsets
+from dedup_sdk._admin.rewind import Target, commits_of, plan_moves
 from dedup_sdk.errors import RecoveryError
 from tests.chaos.group_offsets import (
     PATIENCE_S,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk._kafka.client.broker_check import require_broker
+from dedup_sdk._admin.broker_check import require_broker
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.testing import MockKafka
 
@@ -68,7 +68,7 @@ def test_a_broker_that_is_away_is_one_line(
     dedup: Dedup, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     """With the address, the cause, and the option to check; what was asked for is not blamed."""
-    monkeypatch.setattr("dedup_sdk._kafka.client.broker_check.DOWN_S", 1.2)
+    monkeypatch.setattr("dedup_sdk._admin.broker_check.DOWN_S", 1.2)
     done = dedup(*arguments)
     assert (done.status, done.stdout) == (1, "")
     assert done.stderr == (

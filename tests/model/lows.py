@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dedup_sdk._kafka.assign.rewind import moved
+from dedup_sdk._admin.rewind import moved
 from tests.model.group_life import GROUP, GroupLife
 from tests.model.worlds.broker import Log
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from dedup_sdk._kafka.client.client_config import client_settings, is_setting
+from dedup_sdk._admin.client_config import client_settings, is_setting
 from dedup_sdk.errors import ConfigurationError
 
 FILE = """\

@@ -25,7 +25,7 @@ _SHARED: Final = frozenset({"given"})
 """Objects that others fill in: options that were given on a command line."""
 _RECORDS: Final = frozenset({"Recovering", "Retry"})
 """Classes without a method, whose fields whoever works on them may set: nobody finds one in a transition."""
-_OF_LIBRARIES: Final = frozenset({"self._threads", "self._own", "environment"})
+_OF_LIBRARIES: Final = frozenset({"self._threads", "self._own", "environment", "tp"})
 """Objects of libraries whose attributes have names that are ours elsewhere."""
 _COUNTERS: Final = frozenset(
     field.name

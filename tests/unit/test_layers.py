@@ -88,6 +88,13 @@ LAYERS = {
          # `DedupConsumer.run` and `DedupConsumer.transactions` alone, when they are called.
          "dedup_sdk._runner", "dedup_sdk._transactions"),
     ),
+    # The other way round: no consumer knows of these.
+    "admin": Layer(
+        ("dedup_sdk/_admin",),
+        ("dedup_sdk._admin", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._masking",
+         "dedup_sdk._kafka.client.client", "dedup_sdk._kafka.client.client_errors",
+         "dedup_sdk._kafka.client.commit_text", "dedup_sdk._kafka.client.settings", "confluent_kafka"),
+    ),
     "transactions": Layer(
         ("dedup_sdk/_transactions",),
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._interruptions", "dedup_sdk._kafka.client.client_errors",
@@ -99,7 +106,7 @@ LAYERS = {
     "runner": Layer(
         ("dedup_sdk/_runner",),
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids._redrive", "dedup_sdk._fork_safety",
-         "dedup_sdk._kafka.client.broker_check", "dedup_sdk._kafka.client.client_errors", "dedup_sdk._masking",
+         "dedup_sdk._admin.broker_check", "dedup_sdk._kafka.client.client_errors", "dedup_sdk._masking",
          "dedup_sdk._kafka.client.fields", "dedup_sdk._kafka.client.settings",
          "dedup_sdk._kafka.deliver.worker_session", "dedup_sdk._marks",
          "dedup_sdk._metrics", "dedup_sdk._observe", "dedup_sdk._runner", "confluent_kafka", "stamina"),
@@ -125,7 +132,7 @@ LAYERS = {
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety",
          "dedup_sdk._kafka.client.closing", "dedup_sdk._masking", "dedup_sdk._kafka.client.fields",
-         "dedup_sdk._kafka.client.broker_check", "dedup_sdk._kafka.client.commit_text",
+         "dedup_sdk._admin.broker_check", "dedup_sdk._kafka.client.commit_text",
          "dedup_sdk._kafka.client.guards",
          "dedup_sdk._kafka.client.client_errors", "dedup_sdk._kafka.client.client",
          "dedup_sdk._kafka.client.settings",
@@ -140,11 +147,8 @@ LAYERS = {
     "cli": Layer(
         ("dedup_sdk/_cli",),
         (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive",
-         "dedup_sdk._kafka.client.client_config", "dedup_sdk._kafka.client.closing",
-         "dedup_sdk._kafka.client.time_text",
-         "dedup_sdk._kafka.assign.adopt", "dedup_sdk._kafka.assign.group_offsets",
-         "dedup_sdk._kafka.client.properties_file",
-         "dedup_sdk._kafka.assign.rewind", "dedup_sdk._kafka.assign.window_check",
+         "dedup_sdk._admin", "dedup_sdk._kafka.client.closing", "dedup_sdk._kafka.client.time_text",
+         "dedup_sdk._kafka.assign.window_check",
          "dedup_sdk.producer._required_window", "dedup_sdk.shared", "dedup_sdk._store", "spark_backfill.ending",
          "spark_backfill.launch", "spark_backfill.option_list", "spark_backfill.progress", "spark_backfill.report",
          "spark_backfill.report_page",
@@ -163,9 +167,9 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # The marks of units are replayed as by a consumer.
-        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.client.broker_check",
+        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._admin.broker_check",
          "dedup_sdk._kafka.client.time_text",
-         "dedup_sdk._kafka.client.client_config", "dedup_sdk._kafka.client.commit_text",
+         "dedup_sdk._admin.client_config", "dedup_sdk._kafka.client.commit_text",
          "dedup_sdk._kafka.client.client",
          "dedup_sdk._kafka.client.reader", "dedup_sdk._kafka.client.settings", "dedup_sdk._store",
          "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home",

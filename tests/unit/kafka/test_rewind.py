@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dedup_sdk._kafka.assign.rewind import Target, moved
+from dedup_sdk._admin.rewind import Target, moved
 from dedup_sdk._kafka.client.commit_text import CommitMetadata
 from dedup_sdk.errors import ConfigurationError
 

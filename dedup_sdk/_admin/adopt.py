@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dedup_sdk._kafka.assign.group_offsets import CommitInLog, GroupOffsets, NewCommit
+from dedup_sdk._admin.group_offsets import CommitInLog, GroupOffsets, NewCommit
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, new_era, rule_named_in
 
 

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._kafka.client.broker_check import require_broker
+from dedup_sdk._admin.broker_check import require_broker
 from dedup_sdk._kafka.client.client import topic_id_of
 from dedup_sdk._kafka.client.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, log_name, parse_metadata, sealed, unsealed

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from dedup_sdk._admin.properties_file import read_properties
 from dedup_sdk._checks import unfit_arguments
-from dedup_sdk._kafka.client.properties_file import read_properties
 from dedup_sdk._masking import error_shown, masked_text, shown
 from dedup_sdk.errors import ConfigurationError
 
