@@ -68,7 +68,7 @@ from dedup_sdk._kafka.client.settings import (
     unknown_settings_explained,
 )
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
-from dedup_sdk._kafka.deliver.classifier import BatchClassifier
+from dedup_sdk._kafka.deliver.classifier import BatchClassifier, IdWatch
 from dedup_sdk._kafka.deliver.completion import ByName, ByOffsets, OnNextCall
 from dedup_sdk._kafka.deliver.delivery import CompletionPolicy, Delivery
 from dedup_sdk._kafka.deliver.fetcher import Fetcher
@@ -258,7 +258,8 @@ class DedupConsumer(Consumer):
         self._access = ClientLock(self._interruption.note)
         self._access.closes_by(partial(_is_closing, self))
         steps = self._steps = Steps(self._access, self._interruption, self._callback_errors)
-        classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
+        watch = partial(_id_advice, dedup)
+        classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe", watch=watch)
         self._delivery = Delivery(classifier.partition_of, self._engine.counters)
         self._delivery.use(_policy(self._delivery, completion, settings))
         # With durability="record" each message is written before the next one, so poll() has no quick way.
@@ -1363,6 +1364,13 @@ def _sharing(
     from dedup_sdk.shared._settings import shared_for
 
     return shared_for(given, dedup, observes=mode == "observe", session_s=settings.session_s)
+
+
+def _id_advice(dedup: Strategy) -> IdWatch:
+    # Most consumers never load it.
+    from dedup_sdk._advice.ids import IdAdvice
+
+    return IdAdvice(dedup)
 
 
 def _key_store(store: object, group: str) -> KeyStore:

@@ -109,17 +109,17 @@ LINES: Final[dict[str, list[Line]]] = {
             "The program asks for messages before it chose a topic. Call `subscribe()` or `assign()` first.",
         ),
         Line(
-            "_kafka/client/framed_keys.py", "framed-keys",
+            "_advice/framed_keys.py", "framed-keys",
             "Use `unframed-key` as the [ID](schema-registry.md): the key without the schema's ID.",
         ),
         Line(
-            "_kafka/client/missing_ids.py", "records-without-id",
+            "_advice/missing_ids.py", "records-without-id",
             "The ID spec does not fit the topic, so its duplicates are handled. The end of the line has what is known "
             "of these records, e.g. their headers: correct the spec, or the producer "
             "([IDs](ids.md#records-without-an-id)).",
         ),
         Line(
-            "_kafka/client/missing_ids.py", "id-function-raised",
+            "_advice/missing_ids.py", "id-function-raised",
             "Your ID function raised its first exception. Correct the function, at the file and line that the line "
             "has.",
         ),

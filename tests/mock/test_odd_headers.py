@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Message, cimpl
 
 from dedup_sdk import Lookup, Window
-from dedup_sdk._kafka.client import missing_ids
+from dedup_sdk._advice import missing_ids
 from dedup_sdk._kafka.client.fields import as_record
 from tests.support.bridging import copy_all, lying
 from tests.support.consuming import lookup, poll_through, run_all

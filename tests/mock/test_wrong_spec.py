@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import Record
-from dedup_sdk._kafka.client import missing_ids
+from dedup_sdk._advice import missing_ids
 from dedup_sdk.ids import function
 from tests.support.consuming import lookup, numbers, poll_through, values
 

@@ -85,10 +85,11 @@ LAYERS = {
          "dedup_sdk.shared._protocol", "dedup_sdk._store.manifest", "dedup_sdk._store.protocol",
          "dedup_sdk._store.snapshot_source",
          "dedup_sdk._store.rocks", "confluent_kafka", "numpy",
-         # `DedupConsumer.run` and `DedupConsumer.transactions` alone, when they are called.
-         "dedup_sdk._runner", "dedup_sdk._transactions"),
+         # `DedupConsumer` alone: by `run` and `transactions`, and for keys, or when the first ID is missing.
+         "dedup_sdk._runner", "dedup_sdk._transactions", "dedup_sdk._advice"),
     ),
-    # The other way round: no consumer knows of these.
+    "advice": Layer(("dedup_sdk/_advice",), (*CORE, "dedup_sdk._advice", "dedup_sdk._kafka.client.fields")),
+    # No consumer knows of these.
     "admin": Layer(
         ("dedup_sdk/_admin",),
         ("dedup_sdk._admin", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._masking",
@@ -239,15 +240,15 @@ def test_a_layer_imports_what_it_may(layer: Layer) -> None:
     assert against == set()
 
 
-def test_a_consumer_without_run_is_none_without_it() -> None:
-    """Of the Kafka side only the consumer knows how handlers are run, and imports that when it is asked to."""
+@pytest.mark.parametrize("feature", ["_runner", "_transactions", "_advice"])
+def test_a_consumer_loads_no_feature_that_it_does_not_use(feature: str) -> None:
+    """Of the Kafka side only the consumer knows the feature, and imports the code when it is asked for."""
+    name = f"dedup_sdk.{feature}"
     knowing = [
-        file
-        for file in sources(LAYERS["kafka"])
-        if any("dedup_sdk._runner" in name for name in imports(file))
+        file for file in sources(LAYERS["kafka"]) if any(each.startswith(name) for each in imports(file))
     ]
     assert [file.name for file in knowing] == ["consumer.py"]
-    script = "import sys, dedup_sdk._kafka.consumer\nassert 'dedup_sdk._runner.runner' not in sys.modules"
+    script = f"import sys, dedup_sdk._kafka.consumer\nassert '{name}' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
 
 
@@ -288,7 +289,7 @@ def test_the_steps_of_a_recovery_know_none_after_them() -> None:
     assert later == []
 
 
-MOST_IMPORTS_FOR_TYPES: Final = 18
+MOST_IMPORTS_FOR_TYPES: Final = 16
 """A limit that only falls: imports of ours for types alone, without those in the doors of lazily loaded packages."""
 
 

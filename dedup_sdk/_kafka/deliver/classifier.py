@@ -8,10 +8,10 @@ batch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import compress, repeat
 from operator import itemgetter, ne
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from confluent_kafka import Message
@@ -26,14 +26,9 @@ from dedup_sdk._kafka.client.fields import MessageFields, headers_of
 from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._marks import Int64s
 from dedup_sdk._observe import PartitionCounters
-from dedup_sdk._strategy import LastId, Strategy
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
 from dedup_sdk.ids._columns import ReadOnce
-
-if TYPE_CHECKING:
-    from dedup_sdk._kafka.client.framed_keys import FramedKeys
-    from dedup_sdk._kafka.client.missing_ids import MissingIds
 
 T = TypeVar("T")
 
@@ -71,42 +66,45 @@ class Classified(NamedTuple):
     doubted: frozenset[tuple[str, int]] = frozenset()
 
 
-def _framed_keys(strategy: Strategy) -> FramedKeys | None:
-    """Return who looks for schemas' IDs in keys, None where no key is an ID."""
-    specs = [strategy.id]
-    if isinstance(strategy, LastId) and strategy.source is not None:
-        specs.append(strategy.source)
-    if not any("key" in spec.needs for spec in specs):
-        return None
-    from dedup_sdk._kafka.client.framed_keys import FramedKeys
+class IdWatch(Protocol):
+    """Looks at the IDs of batches, to warn of a spec that does not fit the messages."""
 
-    found = FramedKeys(specs)
-    return None if found.is_over else found
+    @property
+    def is_looking(self) -> bool:
+        """Whether it looks also at a batch in which no ID is missing, and no function of the application failed."""
+
+    def note(self, topics: Sequence[str], messages: Sequence[Any], ids: Ids, fields: ReadOnce) -> None:
+        """Take a batch into account: the topic, the ID and the fields of each message."""
+
+    def look(self, ending: Collection[str]) -> None:
+        """Warn where it is time, or partitions of topics are ``ending``."""
 
 
 class BatchClassifier:
-    """Judges batches of messages; if ``observing``, nothing is hidden."""
+    """Judges batches of messages; if ``observing``, nothing is hidden.
 
-    def __init__(self, engine: Deduplicator, session: Session, *, observing: bool) -> None:
+    ``watch`` makes the one who looks at IDs: at once if they are made of keys, else when the first ID is missing.
+    """
+
+    def __init__(
+        self, engine: Deduplicator, session: Session, *, observing: bool, watch: Callable[[], IdWatch]
+    ) -> None:
         self._engine = engine
         self._session = session
         self.observing = observing
         self._spec = engine.keys
         self._discard = engine.strategy.on_missing_id == "discard"
         self._fail = engine.strategy.on_missing_id == "fail"
-        self._missing_ids: MissingIds | None = None
-        """There since the first record without an ID."""
-        self._framed_keys = _framed_keys(engine.strategy)
+        self._make_watch = watch
+        self._watch = watch() if "key" in engine.keys.needs else None
         self._read_digest = engine.keys.digest_reader()
         # A function of the application is called once for each message, and a shared memory once for each batch.
         self._one_by_one = not (observing or engine.gatekeeper is not None or "record" in engine.keys.needs)
 
     def judge_one(self, message: Any) -> PartitionBatch | None:
         """Judge one message, or event, by its ID alone; None, and nothing has changed, if `classify` must judge it."""
-        looks = self._framed_keys is not None or (
-            self._missing_ids is not None and self._missing_ids.counting
-        )
-        if not self._one_by_one or looks or message.error() is not None:
+        is_watched = self._watch is not None and self._watch.is_looking
+        if not self._one_by_one or is_watched or message.error() is not None:
             return None
         partition = self.partition_of(message.topic(), message.partition())
         if partition is None or not partition.marks_single_ids or partition.gates:
@@ -140,9 +138,9 @@ class BatchClassifier:
         offsets: list[int] = list(map(_offset, batch))
         topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
         count = len(batch)
-        is_counting = self._missing_ids is not None and self._missing_ids.counting
-        if ids.missing or fields.failures or is_counting or self._framed_keys is not None:
-            self._watch_ids(topics, batch, ids, fields)
+        if ids.missing or fields.failures or (self._watch is not None and self._watch.is_looking):
+            self._watch = self._watch or self._make_watch()
+            self._watch.note(topics, batch, ids, fields)
         one = partitions.count(partitions[0]) == count and topics.count(topics[0]) == count
         runs = [_Run(topics[0], partitions[0], slice(0, count))] if one else _runs(topics, partitions)
         if self._fail and ids.missing and (lacking := self._lacking(batch, ids)) is not None:
@@ -220,25 +218,10 @@ class BatchClassifier:
             )  # fmt: skip
         return first
 
-    def _watch_ids(self, topics: list[str], batch: list[Any], ids: Ids, fields: ReadOnce) -> None:
-        """Warn of an ID spec that does not fit the records."""
-        if self._framed_keys is not None:
-            self._framed_keys.note(topics[0], fields.keys())
-            if self._framed_keys.is_over:
-                self._framed_keys = None
-        if self._missing_ids is None and (ids.missing or fields.failures):
-            from dedup_sdk._kafka.client.missing_ids import MissingIds
-
-            strategy = self._engine.strategy
-            source = strategy.source if isinstance(strategy, LastId) else None
-            self._missing_ids = MissingIds(strategy.id, strategy.window_of, source=source)
-        if self._missing_ids is not None:
-            self._missing_ids.note(topics, batch, ids, fields.failures)
-
     def warn_of_missing_ids(self, ending: Collection[Coordinates] = ()) -> None:
         """Warn of topics whose records have no IDs, if enough came in a minute, or partitions are ``ending``."""
-        if self._missing_ids is not None and self._missing_ids.counting:
-            self._missing_ids.look({topic for topic, _ in ending})
+        if self._watch is not None and self._watch.is_looking:
+            self._watch.look({topic for topic, _ in ending})
 
     def _lacking(self, batch: list[Any], ids: Ids) -> int | None:
         """Return the first message without an ID in a topic where IDs are looked up, None without one."""

@@ -6,10 +6,12 @@ A life decides its acts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
+from dedup_sdk._advice.ids import IdAdvice
 from dedup_sdk._core.flight import SINGLE
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
@@ -78,7 +80,9 @@ class Member:
         )
         self.session = Session(self.engine, self.client, settings)
         self.upkeep = Upkeep(self.session, self.client, settings, chosen, self.callback_errors)
-        self.judge = BatchClassifier(self.engine, self.session, observing=False)
+        self.judge = BatchClassifier(
+            self.engine, self.session, observing=False, watch=partial(IdAdvice, self.engine.strategy)
+        )
         self.in_flight: list[Message] = []
         self._came: dict[int, int] = {}
 

@@ -6,6 +6,7 @@ The engine, its claims and its queues, put together as the drop-in consumer does
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from dedup_sdk import Lookup, MemoryStore, VerdictKind
+from dedup_sdk._advice.ids import IdAdvice
 from dedup_sdk._core.flight import OFFERED, SINGLE
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
@@ -99,7 +101,12 @@ class Member(Watched):
         self.hand.use((OnNextCall if life.implicit else ByName)(self.hand))
         self.assigned: dict[Where, Any] = {}
         session = SimpleNamespace(assigned=self.assigned)
-        self._judge = BatchClassifier(self.engine, cast("Session", session), observing=False)
+        self._judge = BatchClassifier(
+            self.engine,
+            cast("Session", session),
+            observing=False,
+            watch=partial(IdAdvice, self.engine.strategy),
+        )
 
     def _partition_of(self, topic: str, partition: int) -> Partition | None:
         return self.engine.partitions.get((topic, partition))

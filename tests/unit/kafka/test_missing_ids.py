@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Message
 
 from dedup_sdk import Record, Window, header, id_spec
-from dedup_sdk._kafka.client.missing_ids import LEAST, RECORDS, WAIT_S, MissingIds
+from dedup_sdk._advice.missing_ids import LEAST, RECORDS, WAIT_S, MissingIds
 from dedup_sdk.ids import Ids, IdSpec, RecordFields, function, json, key
 from dedup_sdk.ids._columns import FailedCall, ReadOnce
 
