@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from dedup_sdk._kafka.client.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
-from dedup_sdk._kafka.client.time_text import time_text
 from dedup_sdk._masking import counted, shown
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._store.protocol import DIGEST_NAME
+from dedup_sdk._time_text import time_text
 from dedup_sdk._window import Window
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base, check_base_epoch, check_base_log, entries_of, resumable

@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from dedup_sdk._kafka.client.time_text import time_text
 from dedup_sdk._marks import Int64s
 from dedup_sdk._masking import counted, shown
 from dedup_sdk._store.paths import MAX_PARTITIONS
+from dedup_sdk._time_text import time_text
 from spark_backfill.errors import BackfillError
 from spark_backfill.range_plan import Archived
 

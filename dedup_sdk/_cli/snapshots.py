@@ -14,7 +14,6 @@ from rich.table import Table
 from dedup_sdk._cli.console import print_table, printable, tell
 from dedup_sdk._cli.options import Json, Quiet, RateLimitText, rate_limit
 from dedup_sdk._cli.plain_help import Command, Group
-from dedup_sdk._kafka.client.time_text import time_text, utc_time
 from dedup_sdk._masking import counted, shown, shown_location
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk._store.snapshot_copy import copy_snapshot
@@ -27,6 +26,7 @@ from dedup_sdk._store.snapshot_source import (
     snapshot_locations,
     snapshots_of_one_group,
 )
+from dedup_sdk._time_text import time_text, utc_time
 from dedup_sdk._window import Window, length_text
 from dedup_sdk.errors import ConfigurationError, DedupError, SnapshotError
 from spark_backfill.report_page.wording import size_text

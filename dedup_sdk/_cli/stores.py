@@ -28,12 +28,12 @@ from dedup_sdk._cli.options import (
 )
 from dedup_sdk._core.seen_bytes import decode_seen
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, source_spec_of
-from dedup_sdk._kafka.client.time_text import time_text, utc_time
 from dedup_sdk._masking import counted, shown
 from dedup_sdk._store.backup import restore_snapshot, snapshot_store
 from dedup_sdk._store.paths import PartitionFolder
 from dedup_sdk._store.read_only import read_partition
 from dedup_sdk._store.snapshot_check import mark_objects, mark_texts
+from dedup_sdk._time_text import time_text, utc_time
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import cloudevents, digest_parts

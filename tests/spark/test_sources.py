@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from dedup_sdk._decision import Mark
 from dedup_sdk._kafka.client.commit_text import sealed
-from dedup_sdk._kafka.client.time_text import time_text
 from dedup_sdk._record import Record
 from dedup_sdk._store.manifest import Gap, Manifest
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk._strategy import Lookup
+from dedup_sdk._time_text import time_text
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import RecordFields, digest_one, id_spec

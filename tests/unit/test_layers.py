@@ -67,6 +67,7 @@ class Layer(NamedTuple):
 LAYERS = {
     "fork safety": Layer(("dedup_sdk/_fork_safety",), ()),
     "lazy names": Layer(("dedup_sdk/_lazy_names",), ()),
+    "times as text": Layer(("dedup_sdk/_time_text",), ()),
     "values": Layer(tuple(name.replace(".", "/") for name in VALUES), (*VALUES, "dedup_sdk._core.ranges", "numpy")),
     "core": Layer(("dedup_sdk/_core",), (*VALUES, "dedup_sdk._core", "numpy")),
     # Units and shared memories plug in: a strategy brings the former, whoever owns an engine the latter.
@@ -84,7 +85,7 @@ LAYERS = {
         (*CORE, "dedup_sdk._engine", "dedup_sdk._fork_safety", "dedup_sdk._kafka", "dedup_sdk.shared._settings",
          "dedup_sdk.shared._protocol", "dedup_sdk._store.manifest", "dedup_sdk._store.protocol",
          "dedup_sdk._store.snapshot_source",
-         "dedup_sdk._store.rocks", "confluent_kafka", "numpy",
+         "dedup_sdk._store.rocks", "dedup_sdk._time_text", "confluent_kafka", "numpy",
          # `DedupConsumer` alone: by `run` and `transactions`, and for keys, or when the first ID is missing.
          "dedup_sdk._runner", "dedup_sdk._transactions", "dedup_sdk._advice"),
     ),
@@ -148,7 +149,7 @@ LAYERS = {
     "cli": Layer(
         ("dedup_sdk/_cli",),
         (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive",
-         "dedup_sdk._admin", "dedup_sdk._kafka.client.closing", "dedup_sdk._kafka.client.time_text",
+         "dedup_sdk._admin", "dedup_sdk._kafka.client.closing", "dedup_sdk._time_text",
          "dedup_sdk._kafka.assign.window_check",
          "dedup_sdk.producer._required_window", "dedup_sdk.shared", "dedup_sdk._store", "spark_backfill.ending",
          "spark_backfill.launch", "spark_backfill.option_list", "spark_backfill.progress", "spark_backfill.report",
@@ -169,7 +170,7 @@ LAYERS = {
         ("spark_backfill",),
         # The marks of units are replayed as by a consumer.
         (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._admin.broker_check",
-         "dedup_sdk._kafka.client.time_text",
+         "dedup_sdk._time_text",
          "dedup_sdk._admin.client_config", "dedup_sdk._kafka.client.commit_text",
          "dedup_sdk._kafka.client.client",
          "dedup_sdk._kafka.client.reader", "dedup_sdk._kafka.client.settings", "dedup_sdk._store",

@@ -17,7 +17,7 @@ FORMATS = {
     "dedup_sdk/_store/snapshot_check.py": "a line of dedup dump, with a timestamp in ms",
     "dedup_sdk/ids/_redrive.py": "the value of a header, which programs read",
     "dedup_sdk/_window.py": "lengths for people are made here",
-    "dedup_sdk/_kafka/client/time_text.py": "times for people are made here",
+    "dedup_sdk/_time_text.py": "times for people are made here",
 }
 """The files that put milliseconds into texts which are no messages, and what these are."""
 LOGGING = {"critical", "debug", "error", "exception", "info", "log", "warn", "warning"}

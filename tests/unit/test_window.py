@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk._kafka.client.time_text import time_text
 from dedup_sdk._strategy import LastId, Lookup
+from dedup_sdk._time_text import time_text
 from dedup_sdk._window import Window, Windows, length_text, one_unit_text
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import key

@@ -216,7 +216,7 @@ class TailReader:
         with self._discarded_on_error():
             answer = self._consumer.offsets_for_times(asked, timeout=self._readers.timeout_s)[0]
         if answer.error is not None:
-            from dedup_sdk._kafka.client.time_text import time_text
+            from dedup_sdk._time_text import time_text
 
             raise RecoveryError(
                 f"{self._topic}[{self._partition}]: the broker returned no offset for the time "
