@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.contender import strategy
 from benchmarks.store_size import compact
 from benchmarks.workload import PARTITIONS, WorkloadError
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, sealed
+from dedup_sdk._commit_text import CommitMetadata, sealed
 from dedup_sdk._marks import DIGEST_BYTES, Marks, Progress
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.paths import list_partitions

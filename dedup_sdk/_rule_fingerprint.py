@@ -4,7 +4,7 @@ A mark means "this group completed a record with this ID". With another ID spec,
 level, it would hide messages that were never handled. So marks and commits are valid only under the rule
 that made them. The identity of a store and the text of every commit contain the rule; if it differs from
 the consumer's own, they do not count. The text of a commit names the log, too
-(`dedup_sdk._kafka.client.commit_text.log_name`).
+(`dedup_sdk._commit_text.log_name`).
 
 The fingerprint is 16 hexadecimal digits of the ID spec (with the order and the source of `LastId`, and the
 unit), the digest, the isolation level, and the kind of window: a count window numbers its marks, a time

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
+from dedup_sdk._commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
 from dedup_sdk._masking import counted, shown
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.manifest import Manifest, PartitionManifest

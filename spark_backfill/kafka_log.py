@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._admin.broker_check import require_broker
+from dedup_sdk._commit_text import unsealed
 from dedup_sdk._kafka.client.client import topic_id_of
-from dedup_sdk._kafka.client.commit_text import unsealed
 from dedup_sdk._kafka.client.reader import Readers, TailReader
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._masking import shown

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from dedup_sdk._admin.group_offsets import CommitInLog, GroupOffsets, NewCommit
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, new_era, rule_named_in
+from dedup_sdk._commit_text import CommitMetadata, new_era, rule_named_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._admin.broker_check import require_broker
+from dedup_sdk._commit_text import CommitMetadata, log_name, parse_metadata, sealed, unsealed
 from dedup_sdk._kafka.client.client import topic_id_of
 from dedup_sdk._kafka.client.client_errors import settings_refused, text_of
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, log_name, parse_metadata, sealed, unsealed
 from dedup_sdk._kafka.client.settings import ASK_S, refuse_unwritable
 from dedup_sdk._masking import counted, shown
 from dedup_sdk.errors import RecoveryError
@@ -114,7 +114,7 @@ class GroupOffsets:
         return answer.offset if answer.offset >= 0 else None
 
     def log(self) -> str:
-        """Return the name of the topic's log (`dedup_sdk._kafka.client.commit_text.log_name`)."""
+        """Return the name of the topic's log (`dedup_sdk._commit_text.log_name`)."""
         with _answers_wanted():
             cluster = self._consumer.list_topics(self.topic, timeout=ASK_S).cluster_id or ""
             return log_name(cluster, self._topic_id())

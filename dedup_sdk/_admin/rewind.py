@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dedup_sdk._admin.group_offsets import CommitInLog, GroupOffsets, NewCommit
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, new_era
+from dedup_sdk._commit_text import CommitMetadata, new_era
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 

@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
+from dedup_sdk._commit_text import is_one_log
 from dedup_sdk._kafka.assign.topic_watch import LOOK_SOON_S, TopicWatch
 from dedup_sdk._kafka.client.client_errors import is_retriable, settings_refused, text_of
 from dedup_sdk._kafka.client.closing import close_client, leave_group
-from dedup_sdk._kafka.client.commit_text import is_one_log
 from dedup_sdk._kafka.client.settings import membership_of
 from dedup_sdk._masking import shown
 from dedup_sdk.bridge._counters import BridgeCounters

@@ -2,7 +2,7 @@
 
     dedup-bridge/1 log=3f9a01bc84d2e6f7 ids=plain
 
-``log`` is the result of `dedup_sdk._kafka.client.commit_text.log_name`. ``ids=plain``: record IDs are made without
+``log`` is the result of `dedup_sdk._commit_text.log_name`. ``ids=plain``: record IDs are made without
 the topic's ID, because the brokers had none when the group began this topic; left out otherwise. An unknown
 text is ignored.
 
@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
+from dedup_sdk._commit_text import is_of_one_cluster, is_one_log, log_name, topic_digits
 from dedup_sdk._kafka.client.client import MetadataRequests, PendingRequest, has_topic_ids, topic_id_of
-from dedup_sdk._kafka.client.commit_text import is_of_one_cluster, is_one_log, log_name, topic_digits
 
 PartitionId = tuple[str, int]
 """Topic and partition."""

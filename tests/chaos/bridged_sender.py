@@ -18,9 +18,9 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk._commit_text import log_name, topic_digits
 from dedup_sdk._kafka.client.client import topic_id_of
 from dedup_sdk._kafka.client.client_errors import is_retriable
-from dedup_sdk._kafka.client.commit_text import log_name, topic_digits
 from dedup_sdk.bridge import Bridge
 from dedup_sdk.bridge._record_ids import source_id
 from tests.chaos.options import ID_HEADER, SESSION_MS

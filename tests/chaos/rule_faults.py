@@ -6,7 +6,7 @@ import random
 import time
 from typing import Final
 
-from dedup_sdk._kafka.client.commit_text import rule_named_in
+from dedup_sdk._commit_text import rule_named_in
 from tests.chaos.group_offsets import await_committed, ends, send_apart, stands
 from tests.chaos.history import ByKey, Forget, Rewind
 from tests.chaos.options import ID_HEADER

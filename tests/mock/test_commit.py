@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka.client.commit_text import CommitMetadata
+from dedup_sdk._commit_text import CommitMetadata
 from dedup_sdk._kafka.deliver import judge
 from tests.support import inside
 from tests.support.consuming import (

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer
 
 from dedup_sdk import MemoryStore, Recovery
+from dedup_sdk._commit_text import log_name, parse_metadata
 from dedup_sdk._kafka.client import reader
 from dedup_sdk._kafka.client.client import Client, MetadataRequests, PendingRequest
-from dedup_sdk._kafka.client.commit_text import log_name, parse_metadata
 from dedup_sdk._kafka.client.reader import Readers, TailReader
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.recover import replay, scheduler

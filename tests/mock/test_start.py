@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore, Recovery
+from dedup_sdk._commit_text import parse_metadata
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.client.commit_text import parse_metadata
 from dedup_sdk._kafka.client.reader import TailReader
 from dedup_sdk._kafka.recover import scheduler
 from dedup_sdk.errors import RecoveryError

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Unit, Window, header
-from dedup_sdk._kafka.client.commit_text import parse_metadata
+from dedup_sdk._commit_text import parse_metadata
 from tests.support import inside
 from tests.support.consuming import iterate_all, lookup, poll_quiet, poll_some, run_all, values
 from tests.support.sending_units import SendUnits, unit_sender, units

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import Lookup, MemoryStore, Window
-from dedup_sdk._kafka.client.commit_text import parse_metadata
+from dedup_sdk._commit_text import parse_metadata
 from tests.support.consuming import committed, committed_metadata, lookup, poll_quiet, poll_some, values
 from tests.support.sending_units import SendUnits, unit_sender, units
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk._kafka.client.commit_text import CommitMetadata
+    from dedup_sdk._commit_text import CommitMetadata
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from dedup_sdk._admin.rewind import moved
+from dedup_sdk._commit_text import CommitMetadata, CompletedAbove, new_era, parse_metadata
 from dedup_sdk._core.reach import StartPlan, plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import Recovered
 from dedup_sdk._kafka.assign.start import Start
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, CompletedAbove, new_era, parse_metadata
 from dedup_sdk._marks import Witness
 from dedup_sdk._record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk._rule_fingerprint import rule_digits

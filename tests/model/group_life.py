@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from dedup_sdk import MemoryStore, Window
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk._commit_text import CommitMetadata, parse_metadata
 from tests.model.worlds.broker import TOPIC, Broker, Entry, Log
 from tests.model.worlds.disk import Disk
 from tests.model.worlds.member import Member, Told

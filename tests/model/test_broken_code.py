@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import _decision as decision
+from dedup_sdk._commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._core import lookup
 from dedup_sdk._core.flight import HELD, KINDS, SINGLE, Chunk, Flight, RecordRef, digest_of
 from dedup_sdk._core.lookup import LookupMemory, Waiting
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._core.recent import Existing, RecentMarks
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.recover import history, recovery, snapshot
 from dedup_sdk._record import VerdictKind
 from dedup_sdk._store import memory

@@ -10,7 +10,7 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from dedup_sdk._kafka.client.commit_text import CommitMetadata
+from dedup_sdk._commit_text import CommitMetadata
 from tests.model.engine_host import EngineHost
 from tests.model.history import History
 from tests.model.host import WINDOW_MS, Assignment

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dedup_sdk import Lookup, MemoryStore, Window
+from dedup_sdk._commit_text import parse_metadata
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assign.assignment import OURS, TRANSITIONS, Assigned, Pause, Recovering, State
 from dedup_sdk._kafka.assign.start import Start
-from dedup_sdk._kafka.client.commit_text import parse_metadata
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._kafka.recover import attempt, recovery, replay, scheduler, session, store, upkeep

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from dedup_sdk._commit_text import sealed
 from dedup_sdk._decision import Mark
-from dedup_sdk._kafka.client.commit_text import sealed
 from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.ids import digest_one, digest_parts

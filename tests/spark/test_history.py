@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Lookup, header
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, sealed
+from dedup_sdk._commit_text import CommitMetadata, sealed
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk._window import Window

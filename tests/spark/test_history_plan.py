@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
 
-from dedup_sdk._kafka.client.commit_text import CommitMetadata
+from dedup_sdk._commit_text import CommitMetadata
 from spark_backfill import history_plan
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, LastRecord

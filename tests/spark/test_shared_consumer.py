@@ -16,7 +16,7 @@ from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
 from dedup_sdk import MemoryStore, Window
 from dedup_sdk._cli.app import run as dedup
-from dedup_sdk._kafka.client.commit_text import sealed
+from dedup_sdk._commit_text import sealed
 from dedup_sdk.shared import Shared
 from spark_backfill.backfill import backfill
 from spark_backfill.on_spark import on_spark

@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
+from dedup_sdk._commit_text import sealed
 from dedup_sdk._decision import Mark
-from dedup_sdk._kafka.client.commit_text import sealed
 from dedup_sdk._record import Record
 from dedup_sdk._store.manifest import Gap, Manifest
 from dedup_sdk._store.snapshot import verify_snapshot

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, RocksStore, Window, header
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata, sealed
+from dedup_sdk._commit_text import CommitMetadata, parse_metadata, sealed
 from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.protocol import DIGEST_NAME
 from tests.support.disks import keeping

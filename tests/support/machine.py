@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, TopicPartition
 
 from dedup_sdk import Lookup, MemoryStore, PartitionEvent, VerdictKind, Window
+from dedup_sdk._commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assign.assignment import Assigned, State
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.client.guards import CallbackErrors
 from dedup_sdk._kafka.client.settings import Reset, client_settings
 from dedup_sdk._kafka.recover.session import Session

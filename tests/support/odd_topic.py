@@ -14,7 +14,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from dedup_sdk import Recovery
-from dedup_sdk._kafka.client.commit_text import parse_metadata
+from dedup_sdk._commit_text import parse_metadata
 from dedup_sdk._marks import Marks
 from dedup_sdk._store.backup import snapshot_store
 from dedup_sdk._store.fingerprint import fingerprint

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dedup_sdk._kafka.client.commit_text import parse_metadata
+from dedup_sdk._commit_text import parse_metadata
 from dedup_sdk.testing._local_kafka import create_topic
 from tests.support import consuming
 from tests.support.brokers import make_anew
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk import DedupConsumer
-    from dedup_sdk._kafka.client.commit_text import CommitMetadata
+    from dedup_sdk._commit_text import CommitMetadata
     from dedup_sdk.testing import MockKafka
 
 QUICK_GROUP = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 200}

@@ -68,6 +68,10 @@ LAYERS = {
     "fork safety": Layer(("dedup_sdk/_fork_safety",), ()),
     "lazy names": Layer(("dedup_sdk/_lazy_names",), ()),
     "times as text": Layer(("dedup_sdk/_time_text",), ()),
+    "text of a commit": Layer(
+        ("dedup_sdk/_commit_text",),
+        ("dedup_sdk._core.ranges", "dedup_sdk._marks", "dedup_sdk._rule_fingerprint"),
+    ),
     "values": Layer(tuple(name.replace(".", "/") for name in VALUES), (*VALUES, "dedup_sdk._core.ranges", "numpy")),
     "core": Layer(("dedup_sdk/_core",), (*VALUES, "dedup_sdk._core", "numpy")),
     # Units and shared memories plug in: a strategy brings the former, whoever owns an engine the latter.
@@ -82,7 +86,8 @@ LAYERS = {
     ),
     "kafka": Layer(
         ("dedup_sdk/_kafka",),
-        (*CORE, "dedup_sdk._engine", "dedup_sdk._fork_safety", "dedup_sdk._kafka", "dedup_sdk.shared._settings",
+        (*CORE, "dedup_sdk._commit_text", "dedup_sdk._engine", "dedup_sdk._fork_safety", "dedup_sdk._kafka",
+         "dedup_sdk.shared._settings",
          "dedup_sdk.shared._protocol", "dedup_sdk._store.manifest", "dedup_sdk._store.protocol",
          "dedup_sdk._store.snapshot_source",
          "dedup_sdk._store.rocks", "dedup_sdk._time_text", "confluent_kafka", "numpy",
@@ -95,7 +100,7 @@ LAYERS = {
         ("dedup_sdk/_admin",),
         ("dedup_sdk._admin", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._masking",
          "dedup_sdk._kafka.client.client", "dedup_sdk._kafka.client.client_errors",
-         "dedup_sdk._kafka.client.commit_text", "dedup_sdk._kafka.client.settings", "confluent_kafka"),
+         "dedup_sdk._commit_text", "dedup_sdk._kafka.client.settings", "confluent_kafka"),
     ),
     "transactions": Layer(
         ("dedup_sdk/_transactions",),
@@ -134,7 +139,7 @@ LAYERS = {
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety",
          "dedup_sdk._kafka.client.closing", "dedup_sdk._masking", "dedup_sdk._kafka.client.fields",
-         "dedup_sdk._admin.broker_check", "dedup_sdk._kafka.client.commit_text",
+         "dedup_sdk._admin.broker_check", "dedup_sdk._commit_text",
          "dedup_sdk._kafka.client.guards",
          "dedup_sdk._kafka.client.client_errors", "dedup_sdk._kafka.client.client",
          "dedup_sdk._kafka.client.settings",
@@ -171,7 +176,7 @@ LAYERS = {
         # The marks of units are replayed as by a consumer.
         (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._admin.broker_check",
          "dedup_sdk._time_text",
-         "dedup_sdk._admin.client_config", "dedup_sdk._kafka.client.commit_text",
+         "dedup_sdk._admin.client_config", "dedup_sdk._commit_text",
          "dedup_sdk._kafka.client.client",
          "dedup_sdk._kafka.client.reader", "dedup_sdk._kafka.client.settings", "dedup_sdk._store",
          "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home",

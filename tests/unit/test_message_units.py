@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 FORMATS = {
-    "dedup_sdk/_kafka/client/commit_text.py": "the text of a commit, which programs read",
+    "dedup_sdk/_commit_text.py": "the text of a commit, which programs read",
     "dedup_sdk/_store/snapshot_check.py": "a line of dedup dump, with a timestamp in ms",
     "dedup_sdk/ids/_redrive.py": "the value of a header, which programs read",
     "dedup_sdk/_window.py": "lengths for people are made here",

@@ -21,13 +21,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, OFFSET_STORED, TopicPartition
 
+from dedup_sdk._commit_text import CommitMetadata, CompletedAbove, done_part
 from dedup_sdk._core.flight import Flight
 from dedup_sdk._core.ranges import Ranges, count_offsets
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import CommitState, Coordinates, commit_at
 from dedup_sdk._kafka.assign.start import History, Start
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, CompletedAbove, done_part
 from dedup_sdk._marks import Witness
 from dedup_sdk._metrics import Hindrance
 from dedup_sdk.errors import RecoveryError
@@ -155,7 +155,7 @@ class Recovered:
     seconds: float = 0.0
     """Duration of its recovery in seconds."""
     has_room_for_done: bool = True
-    """Whether the broker accepts texts as long as `dedup_sdk._kafka.client.commit_text.MOST_CHARACTERS`."""
+    """Whether the broker accepts texts as long as `dedup_sdk._commit_text.MOST_CHARACTERS`."""
     uncompleted: bool = False
     """Whether many records were delivered and none completed, in a mode where only the user's offsets complete."""
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from dedup_sdk._commit_text import CommitMetadata, done_part
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, done_part
 from dedup_sdk._observe import Counters, of_partition
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from dedup_sdk._core.ranges import before_offset
-from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.client.commit_text import (
+from dedup_sdk._commit_text import (
     CommitMetadata,
     CompletedAbove,
     InvalidReason,
@@ -26,6 +24,8 @@ from dedup_sdk._kafka.client.commit_text import (
     rule_named_in,
     why_void,
 )
+from dedup_sdk._core.ranges import before_offset
+from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.settings import Reset
 from dedup_sdk.errors import ConfigurationError, RecoveryError
 

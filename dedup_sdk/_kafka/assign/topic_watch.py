@@ -12,8 +12,8 @@ from typing import Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from dedup_sdk._commit_text import is_one_log, log_name
 from dedup_sdk._kafka.client.client import PendingRequest, topic_id_of
-from dedup_sdk._kafka.client.commit_text import is_one_log, log_name
 
 LOOK_EVERY_S: Final = 30.0
 """Seconds between two checks: the longest time for which a recreated topic stays undetected."""

@@ -21,10 +21,10 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from confluent_kafka.cimpl import Consumer
 
+from dedup_sdk._commit_text import sealed, unsealed
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client.client_errors import is_retriable
 from dedup_sdk._kafka.client.closing import made_aside
-from dedup_sdk._kafka.client.commit_text import sealed, unsealed
 from dedup_sdk._kafka.client.questions import Questions
 from dedup_sdk._kafka.client.reader import Readers, TailReader
 from dedup_sdk._kafka.client.settings import ASK_S, ClientSettings, Reset, admin_settings

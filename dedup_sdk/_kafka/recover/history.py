@@ -1,6 +1,6 @@
 """Which part of the group's history is valid for this log and this rule, and how the partition starts by that.
 
-The history is told by the text of the group's commit (`dedup_sdk._kafka.client.commit_text`), and by the progress of
+The history is told by the text of the group's commit (`dedup_sdk._commit_text`), and by the progress of
 the local store. Both are compared with the log of now: `dedup_sdk._kafka.recover.log_check`.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from dedup_sdk._commit_text import CommitMetadata, CompletedAbove, InvalidReason, new_era
 from dedup_sdk._core.reach import StartPlan, plan_start
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import Assigned, Steps
 from dedup_sdk._kafka.assign.start import LogChange, Start, set_back
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, CompletedAbove, InvalidReason, new_era
 from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._kafka.recover.log_check import check_witness, read_witness, start_in_the_log
 from dedup_sdk._kafka.recover.settings import Recovery

@@ -21,12 +21,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from dedup_sdk._commit_text import CommitMetadata, log_name
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assign.assignment import Assigned, Recovered, Recovering, State, Steps
 from dedup_sdk._kafka.assign.start import LogChange, Start
 from dedup_sdk._kafka.client.client import Client
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, log_name
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._kafka.recover.history import check_log_if_needed, start_plan, valid_history

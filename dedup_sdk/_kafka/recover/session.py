@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
+from dedup_sdk._commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assign.assignment import (
     ENDING,
@@ -35,7 +36,6 @@ from dedup_sdk._kafka.assign.commits import Commits, Coordinates, settle_move
 from dedup_sdk._kafka.assign.health import StatusBoard, hindrances_of
 from dedup_sdk._kafka.assign.start import History, LogChange, SetBack, Start, Starts, needs_leader, set_back
 from dedup_sdk._kafka.client.client import ANSWER_S, Client
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.backoff import Backoff
 from dedup_sdk._masking import counted

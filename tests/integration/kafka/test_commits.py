@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from dedup_sdk import MemoryStore
-from dedup_sdk._kafka.client.commit_text import MOST_CHARACTERS, parse_metadata, unsealed
+from dedup_sdk._commit_text import MOST_CHARACTERS, parse_metadata, unsealed
 from dedup_sdk.testing import LocalKafka
 from tests.support.consuming import numbers, poll_quiet, poll_some, values, wait_for
 from tests.support.worlds import World

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from dedup_sdk._kafka.client.commit_text import parse_metadata
+from dedup_sdk._commit_text import parse_metadata
 from dedup_sdk._record import VerdictKind
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.naive_log import End, read_log

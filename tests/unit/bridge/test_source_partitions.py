@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk._kafka.client.commit_text import log_name
+from dedup_sdk._commit_text import log_name
 from dedup_sdk.bridge import _source as module
 from dedup_sdk.bridge._counters import BridgeCounters
 from dedup_sdk.bridge._source import SourcePartitions

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import MemoryStore, VerdictKind
 from dedup_sdk._admin.adopt import adopted
 from dedup_sdk._admin.group_offsets import CommitInLog
-from dedup_sdk._kafka.client.commit_text import CommitMetadata, log_name, parse_metadata
+from dedup_sdk._commit_text import CommitMetadata, log_name, parse_metadata
 from tests.support.machine import LOG, Machine, text_at
 from tests.support.one_partition import TOPIC, Cluster
 

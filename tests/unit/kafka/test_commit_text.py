@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk._core.ranges import Range, merged
-from dedup_sdk._kafka.client.commit_text import (
+from dedup_sdk._commit_text import (
     MOST_CHARACTERS,
     CommitMetadata,
     CompletedAbove,
@@ -23,6 +22,7 @@ from dedup_sdk._kafka.client.commit_text import (
     unsealed,
     why_void,
 )
+from dedup_sdk._core.ranges import Range, merged
 from dedup_sdk._marks import Witness
 
 ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from dedup_sdk._admin.rewind import Target, moved
-from dedup_sdk._kafka.client.commit_text import CommitMetadata
+from dedup_sdk._commit_text import CommitMetadata
 from dedup_sdk.errors import ConfigurationError
 
 OURS = CommitMetadata(low=100, era="a", complete=True, epoch=7)

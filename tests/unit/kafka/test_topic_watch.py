@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
+from dedup_sdk._commit_text import log_name
 from dedup_sdk._kafka.assign.topic_watch import LOOK_EVERY_S, LOOK_SOON_S, TopicWatch
 from dedup_sdk._kafka.client.client import PendingRequest
-from dedup_sdk._kafka.client.commit_text import log_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

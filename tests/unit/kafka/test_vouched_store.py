@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from dedup_sdk._commit_text import CommitMetadata
 from dedup_sdk._kafka.assign.assignment import Assigned, Recovering
 from dedup_sdk._kafka.assign.start import Start
-from dedup_sdk._kafka.client.commit_text import CommitMetadata
 from dedup_sdk._kafka.recover import history as steps
 from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._kafka.recover.settings import HistoryChoice, Recovery
