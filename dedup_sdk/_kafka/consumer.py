@@ -101,8 +101,7 @@ if TYPE_CHECKING:
     from dedup_sdk._runner.tasks import Order
     from dedup_sdk._transactions.settings import ProducingHandler
     from dedup_sdk._transactions.transactions import TransactionBlock
-    from dedup_sdk.shared._protocol import ClaimStore
-    from dedup_sdk.shared._settings import Shared
+    from dedup_sdk.shared import ClaimStore, Shared
 
 logger = logging.getLogger("dedup_sdk")
 
