@@ -47,7 +47,7 @@ class Positions:
     def _seek(self, partition: TopicPartition) -> None:
         coordinates = partition.topic, partition.partition
         with self._client.readers.default_timeout():
-            offset = self._session.resolve(partition)
+            offset = self._session.starts.resolve(partition)
         self._handover.complete_all_but_last()
         # One step: between two the messages in hand would be forgotten, and the partition not moved.
         self._steps.run(self._seek_to, coordinates, offset)

@@ -178,10 +178,6 @@ class Session:
                         extra={"event": "start-offset-unknown"},
                     )  # fmt: skip
 
-    def resolve(self, wanted: TopicPartition) -> int:
-        """Return the offset that a logical one (beginning, end, a count before the end) stands for now."""
-        return self.starts.resolve(wanted)
-
     def move(
         self,
         topic: str,
@@ -535,13 +531,9 @@ def _try_commit(session: Session, lock: RLock, until: float) -> bool:
         answer_by = min(until, time.monotonic() + _ANSWER_S)
         try:
             session.commits.completed(session.assigned.values(), asynchronous=False, until=answer_by)
-        except KafkaException as error:
-            if error.args[0].code() in _REBALANCING:
+        except (KafkaException, DedupError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() in _REBALANCING:
                 return False
-            logger.info(
-                "commit before leaving failed (%s)", error, extra={"event": "commit-before-leaving-failed"}
-            )
-        except DedupError as error:
             logger.info(
                 "commit before leaving failed (%s)", error, extra={"event": "commit-before-leaving-failed"}
             )
