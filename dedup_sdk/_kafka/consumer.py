@@ -43,11 +43,12 @@ from confluent_kafka.cimpl import Consumer, Producer
 
 from dedup_sdk._checks import choice, seconds
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
+from dedup_sdk._fork_safety import keep_from_children
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assign.health import Asked, health_of, warn_of_recovering
 from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client.client_errors import handle_error
-from dedup_sdk._kafka.client.closing import ClientEnd, keep_from_children, leave_group, stopped_by
+from dedup_sdk._kafka.client.closing import ClientEnd, leave_group, stopped_by
 from dedup_sdk._kafka.client.fields import note_message
 from dedup_sdk._kafka.client.guards import (
     CallbackErrors,

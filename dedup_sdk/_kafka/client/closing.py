@@ -1,4 +1,4 @@
-"""Closing a consumer: leaving the group, stopping on signals, and refusing calls after a fork.
+"""Closing a consumer: leaving the group, and stopping on signals.
 
 **Leaving the group.** librdkafka's ``close`` does not serve rebalance callbacks that start late: if the group assigns
 a partition at that moment, the callback sends a request that is never answered, and ``close`` never returns
@@ -7,28 +7,22 @@ nothing is assigned. A ``close`` that hangs anyway continues in a thread of its 
 
 **Signals** (`stopped_by`). SIGTERM, which systemd, Docker and Kubernetes send to stop a process, and Ctrl-C end a
 loop in order. Without a handler SIGTERM kills the process in the middle of a message, which counts as a crash.
-
-**Fork.** A child process does not have the client's threads, so a wait for them never ends; and a write of the child
-to an open store would corrupt the parent's store. So a child never closes its parent's consumers.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 import time
 from _thread import start_new_thread
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn, Protocol, TypeVar
-from weakref import WeakSet
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import Consumer
 
-from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client.settings import Membership
 from dedup_sdk._masking import shown
 from dedup_sdk.errors import ConfigurationError
@@ -224,51 +218,3 @@ def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], object]) 
             # None: a handler of C code, as above.
             if handler is not None and signal.getsignal(each) is stop_in_order:
                 signal.signal(each, handler)  # type: ignore[arg-type]  # as above
-
-
-_WITHOUT_EFFECT: Final = ("close", "stop")
-
-
-class LeftToParent(Protocol):
-    """A consumer in a forked child: it belongs to the parent process."""
-
-    def leave_to_parent(self) -> bool:
-        """Give everything up that the parent has; return False if the consumer was closed before the fork."""
-
-
-_MADE: Final[WeakSet[LeftToParent]] = WeakSet()
-
-
-def keep_from_children(consumer: LeftToParent) -> None:
-    """Make every call of a consumer raise in forked children, except `close` and `stop`, which do nothing there.
-
-    This includes the calls of the plain client, which would wait for threads that only the parent has. They are
-    replaced on the object itself, so that no call has to check for a fork.
-    """
-    # Kept alive in children: RocksDB would also write when it is destroyed.
-    _MADE.add(keep_in_children(consumer))
-
-
-def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise RuntimeError(
-        "this consumer was made before the fork: its threads, connections and stores belong to the parent process; "
-        "make one in each process"
-    )
-
-
-def _ignore(*_: Any, **__: Any) -> None:
-    return None
-
-
-def _after_fork() -> None:
-    for consumer in list(_MADE):
-        if not consumer.leave_to_parent():
-            continue
-        kind = type(consumer)
-        for name in dir(kind):
-            # On the object itself, so that calls in processes without a fork cost nothing more.
-            if not name.startswith("_") and callable(getattr(kind, name)):
-                vars(consumer)[name] = _ignore if name in _WITHOUT_EFFECT else _refuse
-
-
-os.register_at_fork(after_in_child=_after_fork)
