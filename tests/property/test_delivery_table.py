@@ -597,7 +597,7 @@ class Walk:
             one_by_one = [
                 id(each)
                 for each in some
-                if self.delivery.in_flight(each) is None or self.delivery.waits(each)
+                if self.delivery.in_flight(each) is None or each in self.delivery.waiting
             ]
             assert gone == one_by_one
 
