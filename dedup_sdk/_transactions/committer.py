@@ -32,16 +32,16 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.client.settings import ClientSettings, admin_settings
-from dedup_sdk._kafka.client.transactional_producer import (
+from dedup_sdk._kafka.consumer import DedupConsumer
+from dedup_sdk._kafka.deliver.in_hand import InHand
+from dedup_sdk._masking import error_text
+from dedup_sdk._transactions.producer import (
     FENCED,
     Record,
     TransactionalProducer,
     TransactionFailedError,
     may_pass,
 )
-from dedup_sdk._kafka.consumer import DedupConsumer
-from dedup_sdk._kafka.deliver.in_hand import InHand
-from dedup_sdk._masking import error_text
 from dedup_sdk._transactions.settings import TransactionSettings
 from dedup_sdk.errors import TransactionError
 

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dedup_sdk._kafka.client.transactional_producer import Record
 from dedup_sdk._kafka.consumer import DedupConsumer
 from dedup_sdk._runner.tasks import Coordinates, Task
 from dedup_sdk._transactions.committer import Committer
+from dedup_sdk._transactions.producer import Record
 from dedup_sdk._transactions.settings import Headers
 from dedup_sdk._transactions.transactions import TransactionBlock, record_of
 from dedup_sdk.errors import TransactionError

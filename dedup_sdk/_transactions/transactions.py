@@ -18,11 +18,11 @@ from confluent_kafka import Message
 
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.client.client_errors import handle_error
-from dedup_sdk._kafka.client.transactional_producer import Record
 from dedup_sdk._kafka.consumer import DedupConsumer
 from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk._kafka.deliver.in_hand import InHand
 from dedup_sdk._transactions.committer import Committer
+from dedup_sdk._transactions.producer import Record
 from dedup_sdk._transactions.settings import Headers, TransactionSettings
 from dedup_sdk.errors import ConfigurationError, TransactionError
 

@@ -15,14 +15,14 @@ from confluent_kafka.cimpl import Producer
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client.client_errors import settings_refused
 from dedup_sdk._kafka.client.settings import other_client
-from dedup_sdk._kafka.client.transactional_producer import (
+from dedup_sdk._masking import shown
+from dedup_sdk._transactions.producer import (
     CALL_S,
     FENCED,
     RECORD_REFUSALS,
     TransactionalProducer,
     TransactionFailedError,
 )
-from dedup_sdk._masking import shown
 from dedup_sdk.bridge._routes import PartitionCounts
 from dedup_sdk.bridge._settings import TargetSettings
 from dedup_sdk.errors import BridgeError

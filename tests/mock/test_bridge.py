@@ -388,8 +388,8 @@ def test_offsets_that_never_come_back_hold_nothing_up(
                 connected.wait()
             super().send_offsets_to_transaction(*arguments)
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Waiting)
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.OFFSETS_S", 0.2)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Waiting)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.OFFSETS_S", 0.2)
     try:
         with Running(bridge(kafka.bootstrap, kafka.bootstrap, rename="copies")) as made:
             until(lambda: made.counters.copied >= 20)

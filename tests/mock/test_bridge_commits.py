@@ -67,7 +67,7 @@ def test_a_producer_that_cannot_abort_does_not_keep_the_member_in_its_group(
         def abort_transaction(self, *_: object) -> None:
             raise SystemError("returned a result with an exception set")
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Done)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Done)
     monkeypatch.setattr(Source, "close", close)
     bridge(kafka.bootstrap, kafka.bootstrap, rename="pairs").run(until_end=True)
     assert left
@@ -100,7 +100,7 @@ def test_a_fatal_error_that_the_interpreter_hides_is_found(
             raise SystemError("returned a result with an exception set") from first
 
     send("a")
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Overtaken)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Overtaken)
     taken = bridge(kafka.bootstrap, kafka.bootstrap, rename="pairs", config={"transactional.id": "mine"})
     with pytest.raises(BridgeError, match="was taken by another producer"):
         taken.run(until_end=True)

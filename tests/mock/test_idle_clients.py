@@ -9,10 +9,11 @@ import pytest
 
 from dedup_sdk import header
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.client import client, reader, transactional_producer
+from dedup_sdk._kafka.client import client, reader
 from dedup_sdk._kafka.client.reader import Readers, TailReader
 from dedup_sdk._kafka.client.settings import client_settings
 from dedup_sdk._runner import dead_letters
+from dedup_sdk._transactions import producer as transactional_producer
 from dedup_sdk.bridge import _target
 from dedup_sdk.errors import StoreLockedError
 from dedup_sdk.testing import MockKafka

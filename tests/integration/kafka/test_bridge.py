@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from dedup_sdk._kafka.client import transactional_producer
+from dedup_sdk._transactions import producer as transactional_producer
 from dedup_sdk.bridge import BridgeError
 from dedup_sdk.bridge._target import Target
 from tests.support.bridging import bridge, copy_all, lying

@@ -55,7 +55,7 @@ def test_each_message_is_there_once(world: World, out: str, monkeypatch: pytest.
             raise ValueError("not yet")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", failing(is_done=False))
+        patched.setattr("dedup_sdk._transactions.producer.Producer", failing(is_done=False))
         with world.consumer(idle_timeout=IDLE_S) as consumer, pytest.raises(ValueError, match="not yet"):
             copy(consumer, out, fail, max_messages=5)
     world.send(*numbers(0, 30))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
     from tests.support.worlds import World
 
-PRODUCER: Final = "dedup_sdk._kafka.client.transactional_producer.Producer"
+PRODUCER: Final = "dedup_sdk._transactions.producer.Producer"
 
 
 @pytest.fixture

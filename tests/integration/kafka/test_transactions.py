@@ -192,7 +192,7 @@ def test_an_unknown_end_is_settled_by_the_groups_offsets(
 ) -> None:
     """The next producer of the ID has ended the transaction before they are read; nothing is doubled, nothing lost."""
     world.send(*numbers(0, 20))
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", failing(is_done=is_done))
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", failing(is_done=is_done))
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out, max_messages=10)
         assert consumer.counters.released == (0 if is_done else 10)
@@ -210,7 +210,7 @@ def test_a_broker_that_takes_no_long_text_is_told(
         def send_offsets_to_transaction(self, *_: Any) -> None:
             raise KafkaException(KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE))
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Refused)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Refused)
     world.send("a")
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         with pytest.raises(TransactionError, match=r"offset\.metadata\.max\.bytes"):
@@ -232,8 +232,8 @@ def test_offsets_that_are_never_taken_hold_nothing_up(
                 connected.wait()
             super().send_offsets_to_transaction(*given)
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Hanging)
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.OFFSETS_S", 0.2)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Hanging)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.OFFSETS_S", 0.2)
     world.send(*numbers(0, 10))
     try:
         with world.consumer(idle_timeout=IDLE_S) as consumer:
@@ -273,7 +273,7 @@ def test_transactions_that_only_fail_are_no_endless_loop(
         def send_offsets_to_transaction(self, *_: Any) -> None:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Refused)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Refused)
     monkeypatch.setattr("dedup_sdk._transactions.committer.PAUSE_S", 0.001)
     world.send("a")
     handled = list[Message]()
@@ -423,7 +423,7 @@ def test_a_static_member_has_a_transactional_id_that_stays(
             made.append(config["transactional.id"])
             super().__init__(config)
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Noting)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Noting)
     for config in ({"group.instance.id": "pod-1"}, {"group.instance.id": "pod-1"}, {}, {}):
         with world.idle_consumer(config=config) as consumer, consumer.transactions():
             pass
@@ -497,7 +497,7 @@ def test_new_credentials_reach_the_producer_under_way_and_the_next_one(
         def set_sasl_credentials(self, username: str, password: str) -> None:
             told.append((username, password))
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Noting)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Noting)
     world.send("a")
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out, lambda _: consumer.set_sasl_credentials("shop", "new"))
@@ -518,7 +518,7 @@ def test_a_block_that_is_never_entered_has_no_client(
             made.append(dict(config))
             super().__init__({name: value for name, value in config.items() if "sasl" not in name})
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Noting)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Noting)
     world.send("a")
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         consumer.transactions()
@@ -640,7 +640,7 @@ def test_an_interruption_of_the_last_commit_aborts(
                 raise KeyboardInterrupt
             return super().flush(timeout)
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Interrupted)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Interrupted)
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         transactions = consumer.transactions(max_messages=5)
         with pytest.raises(KeyboardInterrupt), transactions:
@@ -669,7 +669,7 @@ def test_a_program_that_goes_on_after_an_interrupted_commit_doubles_nothing(
                 raise KeyboardInterrupt
 
     world.send(*numbers(0, 10))
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Struck)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Struck)
     with (
         world.consumer(idle_timeout=IDLE_S) as consumer,
         consumer.transactions(max_messages=5, seconds=0.05) as transactions,
@@ -825,7 +825,7 @@ def test_an_offset_that_the_group_had_before_proves_no_commit(
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out)
     world.send("b", "c", "d", partition=1)
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Second)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Second)
     monkeypatch.setattr(DedupConsumer, "transaction_offsets", with_hidden)
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out, max_messages=1)
@@ -871,7 +871,7 @@ def test_a_fatal_error_that_a_flush_raises_aborts(
                 raise KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
             return super().flush(timeout)
 
-    monkeypatch.setattr("dedup_sdk._kafka.client.transactional_producer.Producer", Fenced)
+    monkeypatch.setattr("dedup_sdk._transactions.producer.Producer", Fenced)
     with world.consumer(idle_timeout=IDLE_S) as consumer:
         copy(consumer, out)
     assert "the transaction is aborted" in caplog.text

@@ -28,7 +28,7 @@ OURS = {
     "dedup_sdk/_kafka/client/questions.py Questions._take": "asking_settings",
     "dedup_sdk/_kafka/client/client.py MetadataRequests.admin": "admin_settings",
     "dedup_sdk/_runner/dead_letters.py DeadLetterProducer.__init__": "admin_settings",
-    "dedup_sdk/_kafka/client/transactional_producer.py TransactionalProducer._made": OWN,
+    "dedup_sdk/_transactions/producer.py TransactionalProducer._made": OWN,
     "dedup_sdk/bridge/_source.py Source._make": OWN,
     "dedup_sdk/bridge/_target.py Target.__init__": "other_client",
     "dedup_sdk/_admin/broker_check.py require_broker": TEXT,
