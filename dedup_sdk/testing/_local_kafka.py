@@ -78,7 +78,8 @@ def create_topic(
     """
     # The client needs a name while its future is waited for, or it is destroyed first.
     admin = _admin(bootstrap)
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    # As many copies as the broker makes by itself.
+    topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
     try:
         admin.create_topics([topic], operation_timeout=timeout_s)[name].result(timeout_s)
     except KafkaException as error:
