@@ -192,9 +192,9 @@ def _plan(asked: argparse.Namespace) -> Iterable[tuple[Scenario, Choice]]:
     for number, scenario in enumerate(chosen):
         if number % shares != share - 1:
             continue
-        if scenario.copies_the_disk and asked.broker == "container":
+        if scenario.copies_the_disk and asked.broker in {"container", "three"}:
             sys.stderr.write(
-                f"{scenario.name}: not played, because a container's disk is out of reach; take --broker jars\n"
+                f"{scenario.name}: not played, because the disk is out of reach; take --broker jars\n"
             )
             continue
         for protocol in _protocols(asked, scenario, number):
@@ -267,8 +267,9 @@ def parser() -> argparse.ArgumentParser:
         "--broker",
         choices=BROKERS,
         default="jars",
-        help="where the broker comes from: its jars, a container of the image in DEDUP_TEST_KAFKA_IMAGE, or (older) "
-        "its jars with the transactions of Kafka before 4.0",
+        help="where the broker comes from: its jars, a container of the image in DEDUP_TEST_KAFKA_IMAGE, (older) its "
+        "jars with the transactions of Kafka before 4.0, or (three) a cluster of three, of which faults meet the "
+        "coordinator of transactions or of groups",
     )
     options.add_argument(
         "--json", action="store_true", help="one object a scenario on stdout, the totals last"

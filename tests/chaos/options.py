@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 Protocol = Literal["classic", "cooperative", "consumer"]
-Broker = Literal["jars", "container", "older"]
+Broker = Literal["jars", "container", "older", "three"]
 MemoryKind = Literal["", "redis", "postgresql"]
 Mode = Literal["iterate", "consume", "workers", "run", "letters", "inbox", "transactions"]
 
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("classic", "cooperative", "consumer")
-BROKERS: Final[tuple[Broker, ...]] = ("jars", "container", "older")
+BROKERS: Final[tuple[Broker, ...]] = ("jars", "container", "older", "three")
 SESSION_MS: Final = 2_000
 """How long a group waits for a member that says nothing; for the protocol ``consumer`` the broker is told so."""
 REACH_S: Final = 5.0

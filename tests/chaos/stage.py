@@ -352,24 +352,28 @@ class Stage:
     def restart_broker(self, seconds: float, meanwhile: Callable[[], None] | None = None) -> None:
         """SIGKILL, and a start after some time."""
         self._await_coordinator()
-        at_ns, committed = time.monotonic_ns(), self._committed()
+        at_ns, committed, moves = time.monotonic_ns(), self._committed(), self.bed.kafka.moves
         self.bed.kafka.kill()
         if meanwhile is not None:
             meanwhile()
         self._sleep_blind(seconds)
         self.bed.kafka.start()
         self.faults["broker-kill"] += 1
+        if moved := self.bed.kafka.moves - moves:
+            self.faults["coordinator-moved"] += moved
         self.sleep(1.5 * _SESSION_S)
         self.suspect_all(at_ns, committed)
 
     def pause_broker(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after some time."""
         self._await_coordinator()
-        at_ns, committed = time.monotonic_ns(), self._committed()
+        at_ns, committed, moves = time.monotonic_ns(), self._committed(), self.bed.kafka.moves
         self.bed.kafka.pause()
         self._sleep_blind(seconds)
         self.bed.kafka.resume()
         self.faults["broker-pause"] += 1
+        if moved := self.bed.kafka.moves - moves:
+            self.faults["coordinator-moved"] += moved
         self.sleep(1.5 * _SESSION_S)
         self.suspect_all(at_ns, committed)
 

@@ -106,3 +106,15 @@ def test_promises_hold_on_a_broker_in_a_container() -> None:
     assert report.broken == {}, report.line()
     assert not report.stuck, report.line()
     assert report.faults, report.line()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_exactly_once_holds_while_coordinators_move() -> None:
+    """On three brokers: the first fault kills the one that coordinates all transactions."""
+    with Bed(seed=6, broker="three") as bed:
+        choice = Choice(seed=6, seconds=3 * _SECONDS, protocol="cooperative")
+        report = direct(SCENARIOS["exactly-once"], choice, bed)
+    assert report.broken == {}, report.line()
+    assert not report.stuck, report.line()
+    assert report.faults["coordinator-moved"] >= 2, report.line()
