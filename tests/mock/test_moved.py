@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from threading import Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from dedup_sdk import MemoryStore
 from dedup_sdk._kafka.deliver import judge
 from dedup_sdk._kafka.recover.scheduler import RecoveryLoop
 from tests.support import inside
@@ -112,6 +114,50 @@ def test_partitions_that_stay_behind_unsubscribe_are_read_on(make: Make, send: S
     assert got == [*numbers(0, 3), *numbers(2, 20)]
     consumer.poll(0)
     assert progress(consumer) == (20, 0)
+
+
+def test_what_was_completed_behind_unsubscribe_is_committed_whenever_the_consumer_closes(
+    make: Make, send: Send
+) -> None:
+    """The partition stays, is opened again with the next assignment, and has not recovered when it ends."""
+    send(*numbers(0, 20))
+    assigned = list[Any]()
+    consumer = make(config={"partition.assignment.strategy": "cooperative-sticky"}, completion="explicit")
+    consumer.subscribe(["orders"])
+    in_hand = poll_some(consumer, 3)
+    consumer.subscribe(["orders", "pairs"])
+    consumer.unsubscribe()
+    consumer.subscribe(["orders"], on_assign=lambda _, partitions: assigned.append(partitions))
+    for message in in_hand:
+        consumer.complete(message)
+    while not assigned:
+        consumer.poll(0)
+    assert active(consumer) == []
+    consumer.close()
+
+    with make("orders", store=MemoryStore()) as other:
+        assert values(poll_quiet(other)) == numbers(3, 20)
+
+
+def test_a_seek_beside_a_callback_is_done_in_a_partition_that_stays_behind_unsubscribe(
+    make: Make, send: Send
+) -> None:
+    """It was said after `unsubscribe` had let the messages go."""
+    send(*numbers(0, 20))
+    consumer = make(config={"partition.assignment.strategy": "cooperative-sticky"})
+    consumer.subscribe(["orders"])
+    poll_some(consumer, 10)
+
+    def seek(*_: Any) -> None:
+        aside = Thread(target=consumer.seek, args=[TopicPartition("orders", 0, 2)])
+        aside.start()
+        aside.join(PATIENCE_S)
+
+    consumer.subscribe(["orders", "pairs"])
+    consumer.unsubscribe()
+    consumer.subscribe(["orders"], on_assign=seek)
+
+    assert values(poll_some(consumer, 18)) == numbers(2, 20)
 
 
 def test_of_two_seeks_the_later_counts(make: Make, send: Send) -> None:

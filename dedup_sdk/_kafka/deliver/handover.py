@@ -86,8 +86,7 @@ class Handover:
             # Outcomes for lost partitions cannot be written, so that their handlers are not waited for.
             lost = {c for c, assigned in self.session.assigned.items() if not assigned.is_ours}
             self.handlers.leave(coordinates_in(partitions) - lost, until=waiting_until(until))
-        self.forget(coordinates_in(partitions))
-        self._classifier.warn_of_missing_ids(coordinates_in(partitions))
+        self._end(coordinates_in(partitions))
         self.session.give_back(partitions, until)
 
     def lose(self, partitions: list[TopicPartition]) -> None:
@@ -96,8 +95,7 @@ class Handover:
             self.handlers.lose(coordinates_in(partitions))
         if not self._steps.interruption.happened:
             self.write_completed(partitions)
-        self.forget(coordinates_in(partitions))
-        self._classifier.warn_of_missing_ids(coordinates_in(partitions))
+        self._end(coordinates_in(partitions))
         self.session.lose(partitions)
 
     def write_completed(self, partitions: list[TopicPartition]) -> None:
@@ -107,14 +105,19 @@ class Handover:
             if partition is not None:
                 partition.persist()
 
+    def _end(self, gone: Collection[Coordinates]) -> None:
+        """Drop the fetched messages of partitions whose assignment ends, and their noted seeks, which are of it."""
+        self.forget(gone)
+        for coordinates in gone:
+            self.forget_seek(coordinates)
+        self._classifier.warn_of_missing_ids(gone)
+
     def forget(self, gone: Collection[Coordinates]) -> None:
-        """Drop the fetched messages and noted seeks of partitions that are closed or moved."""
+        """Drop the fetched messages of partitions that are closed, moved or reopened; a noted seek is still done."""
         if self.handlers is not None:
             self.handlers.leave(gone, until=None)
         self.delivery.purge(set(gone))
         self.fetcher.forget(gone)
-        for coordinates in gone:
-            self.noted_seeks.pop(coordinates, None)
         self._steps.interruption.request_maintenance()
 
     def forget_if_it_recovers(self, coordinates: Coordinates) -> None:

@@ -53,10 +53,10 @@ class Positions:
         self._steps.run(self._seek_to, coordinates, offset)
 
     def _seek_to(self, coordinates: Coordinates, offset: int) -> None:
+        self._handover.forget_seek(coordinates)
         if not self._steps.interruption.happened:
             if offset == self._position(TopicPartition(*coordinates)):
                 # No move: what is in flight stays in flight.
-                self._handover.forget_seek(coordinates)
                 return
             self._handover.write(self._delivery.policy.skip({coordinates: offset}))
         offset = self._before_open_units(*coordinates, offset)

@@ -323,7 +323,9 @@ class Session:
         assigned = self.assigned[topic, partition]
         known = assigned.history()
         if assigned.active is not None and known is not None:
-            self._begin_again(assigned, self._start_to_reopen(assigned, known), before=settle_move(assigned))
+            # Until it has recovered, only that commit tells an end of the assignment what is completed.
+            before = self.commits.before_move(assigned)
+            self._begin_again(assigned, self._start_to_reopen(assigned, known), before=before)
             self.commits.hand_on(assigned, self.assigned[topic, partition])
 
     def _start_to_reopen(self, assigned: Assigned, known: History) -> Start:
