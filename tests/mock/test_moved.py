@@ -139,6 +139,36 @@ def test_what_was_completed_behind_unsubscribe_is_committed_whenever_the_consume
         assert values(poll_quiet(other)) == numbers(3, 20)
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_what_an_open_transaction_has_stays_in_hand_behind_unsubscribe(
+    make: Make, send: Send, *, is_committed: bool
+) -> None:
+    """Its partition is opened again when it has ended: if it is committed, its messages do not come again."""
+    send(*numbers(0, 20))
+    assigned = list[Any]()
+    cooperative = {"partition.assignment.strategy": "cooperative-sticky"}
+    consumer = make(config={**cooperative, "enable.auto.commit": False})
+    consumer.subscribe(["orders"])
+    got = poll_some(consumer, 3)
+    offsets = consumer.transaction_offsets(got)
+    consumer.subscribe(["orders", "pairs"])
+    consumer.unsubscribe()
+    for topics in (["orders"], ["orders", "pairs"]):
+        before = len(assigned)
+        consumer.subscribe(topics, on_assign=lambda _, partitions: assigned.append(partitions))
+        while len(assigned) == before:
+            assert consumer.poll(0.1) is None
+    for _ in range(5):
+        assert consumer.poll(0.1) is None
+    if is_committed:
+        consumer.transaction_committed(got, offsets)
+    else:
+        consumer.transaction_aborted(got)
+
+    first = 3 if is_committed else 0
+    assert values(poll_some(consumer, 20 - first)) == numbers(first, 20)
+
+
 def test_a_seek_beside_a_callback_is_done_in_a_partition_that_stays_behind_unsubscribe(
     make: Make, send: Send
 ) -> None:

@@ -222,6 +222,10 @@ class Commits:
         """Whether a transaction in which other records end has not ended: of two, the lower offset could win."""
         return bool(self._in_doubt) and self._open != ended
 
+    def is_in_doubt(self, coordinates: Coordinates) -> bool:
+        """Whether offsets of a partition are in a transaction that has not ended."""
+        return coordinates in self._in_doubt
+
     def in_transaction(self, ended: Mapping[Coordinates, Collection[int]]) -> list[TopicPartition] | None:
         """Return the commits of a transaction in which the records at these offsets end, of all partitions.
 

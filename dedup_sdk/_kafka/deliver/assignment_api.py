@@ -48,6 +48,8 @@ class AssignmentApi:
         """Whether the client accepted an `incremental_unassign` inside such a callback."""
         self._left: dict[Coordinates, Assigned] = {}
         """Partitions of the group whose messages `unsubscribe` let go."""
+        self.staying: dict[Coordinates, Assigned] = {}
+        """Those that stay all the same, to be reopened: now, or at the end of a transaction that has messages of it."""
 
     def warn_not_asked(self) -> None:
         """Log a warning, once: no topic and no partition was ever asked for, so a call for messages waits in vain."""
@@ -202,16 +204,22 @@ class AssignmentApi:
             if self._pausing:
                 self._session.note_pause(self._pausing, paused=True)
             if self.subscribed:
-                self._reopen_left()
+                # During a rebalance the client puts an `unsubscribe` off. A `subscribe` takes its place, and nothing is
+                # revoked.
+                self.staying |= self._left
+                self._left = {}
+                self.reopen_staying()
             self._steps.interruption.request_maintenance()
 
-    def _reopen_left(self) -> None:
+    def reopen_staying(self) -> None:
         """Reopen the partitions that `unsubscribe` left, and that stay: nobody else gets the messages it let go.
 
-        During a rebalance the client puts an `unsubscribe` off. A `subscribe` takes its place, and nothing is revoked.
+        A transaction that has not ended may still be committed: until then its messages stay in hand. With the lock.
         """
-        left, self._left = self._left, {}
-        for coordinates, assigned in left.items():
+        for coordinates, assigned in list(self.staying.items()):
+            if self._session.commits.is_in_doubt(coordinates):
+                continue
+            del self.staying[coordinates]
             if self._session.assigned.get(coordinates) is assigned:
                 self._handover.reopen(coordinates)
 

@@ -95,6 +95,7 @@ class Maintenance:
         self._judge.classifier.warn_of_missing_ids()
         if (gatekeeper := self._judge.engine.gatekeeper) is not None:
             self._judge.ask(gatekeeper)
+        self._assignment.reopen_staying()
         if self._handover.noted_seeks:
             self._positions.do_noted_seeks()
         if recovers := session.recovering:
