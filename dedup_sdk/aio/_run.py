@@ -58,6 +58,7 @@ class AsyncRunner:
             while self._jobs and self._failure is None:
                 await asyncio.wait(list(self._jobs), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._taker.stop()
             self._halt()
             for job in self._jobs:
                 job.cancel()
@@ -131,6 +132,9 @@ class AsyncRunner:
             # The first error ends the run. The next message with the same key must not overtake the failed one.
             if error is not None or not self._taker.is_stopped:
                 self._failure = self._failure or error or _cancelled_by_others(task.message)
+            # Over also where it failed, and paused before another call: `_halt` leaves it to the next lines.
+            task.end(error)
+            self._taker.stop()
             self._halt()
             self._buffer.end([task.message], End.RELEASED)
             self._tasks.remove(task)
@@ -192,8 +196,7 @@ class AsyncRunner:
         return gone
 
     def _halt(self) -> None:
-        """Let no further handler begin, nor be called again."""
-        self._taker.stop()
+        """Give back all messages whose handlers do not run: none begins, nor is called again."""
         gone = self._withdraw(self._tasks.of())
         self._ready.clear()
         self._buffer.end([task.message for task in gone if task.attempts], End.RELEASED)
@@ -203,6 +206,7 @@ class AsyncRunner:
         """Release what still runs."""
         for job in [job for job in self._jobs if job.done()]:
             self._end(job)
+        self._halt()  # one may have begun to pause just now
         for task in self._tasks.of():
             self._owner.consumer.counters.abandoned += 1
             logger.warning(

@@ -207,3 +207,58 @@ def test_a_message_whose_handler_was_not_called_counts_no_attempt(
             return [verdict.attempt for each in got if (verdict := await consumer.verdict(each)) is not None]
 
     assert run(main()) == [2, 1, 1]
+
+
+def test_a_handler_that_cancels_itself_before_a_pause_ends_the_run(
+    run: Any, consumer_of: Open, send: Send
+) -> None:
+    """Its error might pass, but it has no pause before another call; nothing fails beside the run."""
+    send("a")
+    failed: list[dict[str, Any]] = []
+
+    async def handle(_: Message) -> None:
+        job = asyncio.current_task()
+        assert job is not None
+        job.cancel()
+        raise OSError("away")
+
+    async def main() -> list[str]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+        async with consumer_of("orders") as consumer:
+            with pytest.raises(RuntimeError, match="handler was cancelled"):
+                await consumer.run(handle, on_error="retry")
+            return values([await consumer.poll()])
+
+    assert run(main()) == ["a"]
+    assert failed == []
+
+
+def test_a_pause_that_begins_as_a_run_ends_is_over_with_it(run: Any, consumer_of: Open, send: Send) -> None:
+    """The handler fails with an error that may pass in the moment in which its run stops waiting for it."""
+    send("a", "b")
+    attempted: list[str] = []
+
+    async def main() -> list[str]:
+        async with consumer_of("orders", idle_timeout=1) as consumer:
+            begun = asyncio.Event()
+
+            async def handle(message: Message) -> None:
+                attempted.extend(values([message]))
+                begun.set()
+                try:
+                    await asyncio.sleep(PATIENCE_S)
+                except asyncio.CancelledError:
+                    running.cancel()
+                    raise OSError("away") from None
+
+            running = asyncio.create_task(consumer.run(handle, concurrency=1, on_error="retry"))
+            await begun.wait()
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            await asyncio.sleep(0.5)
+            # And nothing stops the next iteration.
+            return values([message async for message in consumer])
+
+    assert run(main()) == ["a", "b"]
+    assert attempted == ["a"]
