@@ -294,6 +294,8 @@ class Owner:
         """Answer requests; what has ended is passed on before each."""
         for _ in range(len(self._requests)):  # what an answer leads to is for the next turn
             self.pass_on()
+            if not self._requests:
+                break  # a rebalance, in one of these calls, has answered them
             call, answer = self._requests.popleft()
             try:
                 self.answer(answer, call())
@@ -369,12 +371,12 @@ class Rebalances:
     def __init__(self, owner: Owner, outer: object) -> None:
         # The client keeps the callbacks: the application may drop its consumer all the same.
         self._owner, self._buffer, self._outer = owner, owner.buffer, ref(outer)
-        self._running: object = None
-        """The coroutine of the last callback."""
+        self._running: asyncio.Task[Any] | None = None
+        """The task of the last callback."""
 
     def refuse_in_callback(self) -> None:
         """Raise `RuntimeError` in a callback that is a coroutine function, which the thread waits for."""
-        if (task := asyncio.current_task()) is not None and task.get_coro() is self._running:
+        if self._running is not None and self._running is asyncio.current_task():
             raise RuntimeError(CLOSE_IN_CALLBACK)
 
     def subscribe(
@@ -401,12 +403,16 @@ class Rebalances:
         If that takes longer than the deadline, it is cancelled: the loop may wait for this thread.
         """
         owner = self._owner
+
+        async def call(function: Any) -> None:
+            # Only in here its task is known: a task factory, or a tracing tool, may wrap the coroutine.
+            self._running = asyncio.current_task()
+            await function(self._outer(), partitions)
+
         if callback is not None and not runs_on_loop(callback):
             callback(inner, partitions)
         elif callback is not None and owner.event_loop is not None and not owner.is_orphan:
-            coroutine: Any = callback(self._outer(), partitions)
-            self._running = coroutine
-            running = asyncio.run_coroutine_threadsafe(coroutine, owner.event_loop)
+            running = asyncio.run_coroutine_threadsafe(call(callback), owner.event_loop)
             if not owner.serve_until(running.done, owner.deadline_s):
                 running.cancel()
                 raise TimeoutError(

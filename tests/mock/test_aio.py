@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 import trio
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dedup_sdk import MemoryStore, PartitionEvent, VerdictEvent
 from dedup_sdk.aio import AsyncDedupConsumer
@@ -744,8 +744,20 @@ def test_a_callback_that_hangs_has_a_deadline(run: Any, consumer_of: Open, send:
     assert cancelled == [1]
 
 
+async def _passed_through(coroutine: Any) -> Any:
+    return await coroutine
+
+
+def _traced(loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any) -> asyncio.Task[Any]:
+    """A task factory as tracing tools set it: each coroutine runs inside another one."""
+    return asyncio.Task(_passed_through(coroutine), loop=loop, **named)
+
+
+@pytest.mark.parametrize("factory", [None, _traced], ids=["plain", "traced"])
 @pytest.mark.parametrize("event", ["on_assign", "on_revoke"])
-def test_close_in_a_callback_is_refused_at_once(run: Any, consumer_of: Open, send: Send, event: str) -> None:
+def test_close_in_a_callback_is_refused_at_once(
+    run: Any, consumer_of: Open, send: Send, event: str, factory: Any
+) -> None:
     """It would wait for the thread, which waits for the callback."""
     send("a")
     refused: list[str] = []
@@ -756,12 +768,44 @@ def test_close_in_a_callback_is_refused_at_once(run: Any, consumer_of: Open, sen
         refused.append(str(caught.value))
 
     async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(factory)
         async with consumer_of() as consumer:
             await consumer.subscribe(["orders"], **{event: close})
             assert values([await consumer.poll()]) == ["a"]
 
     run(main())
     assert len(refused) == 1
+
+
+def test_a_call_that_meets_a_rebalance_leaves_the_calls_behind_it_alone(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka
+) -> None:
+    """`unsubscribe` has to commit, and meets the rebalance; its callback has the other calls answered meanwhile."""
+    for partition in range(2):
+        send("a", "b", topic="pairs", partition=partition)
+    # The member hears of the rebalance by its commit.
+    deaf = {**SHARED_GROUP, "heartbeat.interval.ms": 2_000, "auto.commit.interval.ms": 60_000}
+    client = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0}
+    revoked = []
+
+    async def on_revoke(*_: object) -> None:
+        revoked.append(1)
+        await asyncio.sleep(0.2)
+
+    async def main() -> None:
+        other = Consumer({**client, **SHARED_GROUP})
+        async with consumer_of(config=deaf, completion="explicit") as consumer:
+            await consumer.subscribe(["pairs"], on_revoke=on_revoke)
+            await consumer.complete(*await consumer.consume(2, 5))
+            other.subscribe(["pairs"])
+            await asyncio.to_thread(other.poll, 0.3)
+            assert revoked == []
+            await asyncio.gather(consumer.unsubscribe(), consumer.position([TopicPartition("pairs", 0)]))
+            assert revoked == [1]
+            assert await consumer.poll(0.2) is None
+        await asyncio.to_thread(other.close)
+
+    run(main())
 
 
 def test_a_loop_that_stands_still_keeps_its_partitions(run: Any, consumer_of: Open, send: Send) -> None:
