@@ -252,10 +252,12 @@ class Iteration(AsyncIterator[Message]):
 
     def __del__(self) -> None:
         """Release the message of a body that was cancelled, or of which nobody knows."""
-        task = running_task()
+        task, taker = running_task(), self._taker
         is_cancelled = task is not None and task.cancelling() > 0
-        if self._message is not None and (self._is_hidden or is_cancelled):
-            self._taker.buffer.end([self._message], End.RELEASED)
+        # A message that was doubted, and released since, may be in other hands: it comes again as the same object.
+        is_released = taker.doubted is self._message if self._is_hidden else is_cancelled
+        if self._message is not None and is_released:
+            taker.buffer.end([self._message], End.RELEASED)
 
 
 def coroutine_function(function: F) -> F:

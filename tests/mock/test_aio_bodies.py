@@ -443,3 +443,19 @@ def test_the_next_task_gets_what_one_failed_with(
                 assert isinstance(task.exception(), OSError)
 
     run(main())
+
+
+def test_a_generator_that_is_closed_late_leaves_its_message_to_whoever_has_it(
+    run: Any, consumer_of: Open, send: Send
+) -> None:
+    """The call after it released the message, which came again, and is handled."""
+    send("a", "b")
+
+    async def main() -> list[str]:
+        async with consumer_of("orders", idle_timeout=1) as consumer:
+            messages = _messages(consumer)
+            assert values([await anext(messages), await consumer.poll()]) == ["a", "a"]
+            await messages.aclose()
+            return values([message async for message in consumer])
+
+    assert run(main()) == ["b"]
