@@ -128,7 +128,7 @@ class Recovering:
 
     start: Start
     log: str = ""
-    """The log of its offsets (see `commit_text.log_name`); empty until an attempt has requested it."""
+    """The log of its offsets (see `_commit_text.log_name`); empty until an attempt has requested it."""
     steps: Steps[None] | None = None
     """The running attempt; None before the first one, and after one that failed."""
     note: str = ""

@@ -78,7 +78,7 @@ class Start:
     void: InvalidReason | None = None
     """Why the commit's text is void; None where it is valid, or ``offset`` is not the committed offset."""
     void_rule: str | None = None
-    """The rule named in a void text at ``offset`` (see `commit_text.rule_named_in`); None without one."""
+    """The rule named in a void text at ``offset`` (see `_commit_text.rule_named_in`); None without one."""
     log_change: LogChange | None = None
     """How the log is known to differ from the log that the group committed in; None unless a difference is known."""
     reopened: bool = False
