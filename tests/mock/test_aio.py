@@ -905,6 +905,20 @@ def test_run_retries_and_sends_dead_letters(
         assert values([reader.poll(10)]) == ["b"]
 
 
+def test_released_messages_come_again_in_their_order(run: Any, consumer_of: Open, send: Send) -> None:
+    """Also if each is released by a call of its own, as two handlers are cancelled one after the other."""
+    send("a", "b", "c", "d")
+
+    async def main() -> None:
+        async with consumer_of("orders", completion="explicit") as consumer:
+            first, second, _ = await consumer.consume(3, 5)
+            await consumer.release(first)
+            await consumer.release(second)
+            assert values(await consumer.consume(3, 5)) == ["a", "b", "d"]
+
+    run(main())
+
+
 @pytest.mark.parametrize("on_error", ["raise", "retry"])
 def test_run_raises_the_error_of_a_handler(run: Any, consumer_of: Open, send: Send, on_error: Any) -> None:
     """The message comes again, and so do those whose handlers were cancelled."""

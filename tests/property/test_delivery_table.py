@@ -153,6 +153,12 @@ class Lists:
             entry.place = "queued"
             self.queue.insert(0 if first else len(self.queue), entry)
 
+    def sort(self, numbers: set[int]) -> None:
+        """Have what is queued of these partitions come first, by offset."""
+        ours = [each for each in self.queue if isinstance(each, Entry) and each.number in numbers]
+        others = [each for each in self.queue if each not in ours]
+        self.queue = sorted(ours, key=lambda each: each.offset) + others
+
     def take_out(self, entries: Iterable[Entry]) -> None:
         """Exclude entries from their policy."""
         for entry in entries:
@@ -377,12 +383,13 @@ class Walk:
 
     def put_back(self) -> None:
         """Messages were not begun."""
-        picked = sorted(self.picked(3), key=lambda each: each.offset)
+        picked = self.picked(3)
         self.table.in_hand.deliver_again([each.message for each in picked])
         for entry in reversed(picked):
             self.lists.take_out([entry])
             if entry.place not in ("done", "taken"):
                 self.lists.put(entry, first=True)
+        self.lists.sort({each.number for each in picked})
 
     def take_out(self) -> None:
         """A message is to end by name."""
@@ -452,6 +459,7 @@ class Walk:
             else:
                 self.table.in_hand.deliver_again([entry.message])
                 self.lists.put(entry, first=True)
+                self.lists.sort({entry.number})
         self.table.in_hand.end_explicit()
         self.lists.session = False
 

@@ -15,6 +15,7 @@ from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.client.fields import headers_of
 from dedup_sdk._kafka.client.guards import Steps
+from dedup_sdk._kafka.deliver.batch import coordinates
 from dedup_sdk._kafka.deliver.completion import ByWorkers
 from dedup_sdk._kafka.deliver.handover import Handlers, Handover
 from dedup_sdk._kafka.deliver.write_policy import WritePolicy
@@ -60,8 +61,8 @@ class InHand:
                     by_partition.setdefault((message.topic(), message.partition()), []).append(message)
                 else:
                     self._engine.counters.stale += 1
-            for coordinates, ended in by_partition.items():
-                partition, each, freed = self._delivery.partition_of(*coordinates), ended, []
+            for of, ended in by_partition.items():
+                partition, each, freed = self._delivery.partition_of(*of), ended, []
                 self._delivery.batch.free_later(ended)
                 # Those that a policy would complete are ended one by one: their batch must not end them again.
                 in_runs = not (dead_lettered or self._delivery.policy.completes_unnamed)
@@ -304,7 +305,10 @@ class InHand:
             self._handover.attach(None)
 
     def deliver_again(self, messages: Iterable[Any]) -> None:
-        """Queue delivered messages, by offset, before all others."""
+        """Queue delivered messages before all others, by offset: also behind those of their partitions that wait."""
+        again = list(messages)
         with self._mutex:
-            self._delivery.put_back(sorted(messages, key=_offset))
+            self._delivery.put_back(again)
+            # Two that are released one after the other come in the order of the log, be their turns one or two.
+            self._delivery.waiting.sort(set(map(coordinates, again)))
             self._steps.interruption.request_maintenance()

@@ -9,9 +9,12 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
+from confluent_kafka import Message
+
 from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.deliver.batch import coordinates
 
+_offset: Callable[[Any], Any] = Message.offset
 Key = tuple[Any, Any, Any]
 """Topic, partition and offset."""
 
@@ -28,7 +31,7 @@ class Waiting:
         return key_of(message) in self._messages
 
     def put(self, message: Any, *, first: bool = False) -> None:
-        """Have a message wait that does not yet: in the queue, or aside if its partition is paused."""
+        """Add a message that does not wait yet: to the queue, or aside if its partition is paused."""
         self._messages[key_of(message)] = message
         if coordinates(message) not in self._paused:
             (self.queue.appendleft if first else self.queue.append)(message)
@@ -43,6 +46,13 @@ class Waiting:
         if message.error() is None:
             self._messages.pop(key_of(message), None)
         return message
+
+    def sort(self, partitions: Collection[Coordinates]) -> None:
+        """Have the queued messages of these partitions come before all others, by offset."""
+        first = [each for each in self.queue if each.error() is None and coordinates(each) in partitions]
+        self._keep(lambda message: coordinates(message) not in partitions)
+        first.sort(key=_offset)
+        self.queue.extendleft(reversed(first))
 
     def offsets(self, topic: str, partition: int) -> set[int]:
         """Return the offsets of the messages of a partition, be they queued or aside."""
