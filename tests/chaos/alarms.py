@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import importlib
 import json
 import random
 import signal
@@ -81,6 +82,10 @@ class Alarms:
         """How often it raised."""
         self.places: deque[str] = deque(maxlen=25)
         """Where the last ones struck."""
+        # `run` loads these with its first call. Python's import takes an alarm's `OSError` for that of a folder that is
+        # not there, and remembers that: they would never be found again.
+        for name in ("dead_letters", "runner", "settings"):
+            importlib.import_module(f"dedup_sdk._runner.{name}")
         signal.signal(signal.SIGALRM, self._ring)
 
     def wind(self) -> None:
