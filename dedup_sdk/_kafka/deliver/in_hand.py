@@ -310,5 +310,5 @@ class InHand:
         with self._mutex:
             self._delivery.put_back(again)
             # Two that are released one after the other come in the order of the log, be their turns one or two.
-            self._delivery.waiting.sort(set(map(coordinates, again)))
+            self._delivery.waiting.order(set(map(coordinates, again)))
             self._steps.interruption.request_maintenance()

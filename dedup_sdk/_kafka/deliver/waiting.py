@@ -47,7 +47,7 @@ class Waiting:
             self._messages.pop(key_of(message), None)
         return message
 
-    def sort(self, partitions: Collection[Coordinates]) -> None:
+    def order(self, partitions: Collection[Coordinates]) -> None:
         """Have the queued messages of these partitions come before all others, by offset."""
         first = [each for each in self.queue if each.error() is None and coordinates(each) in partitions]
         self._keep(lambda message: coordinates(message) not in partitions)
