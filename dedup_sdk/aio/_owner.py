@@ -342,6 +342,8 @@ class Owner:
             self._wake.clear()
             self._serve()
             self.pass_on()
+            # A message that fails ends when its dead letter is delivered.
+            self._serve_other()
         return True
 
     def withdraw(self, messages: list[Message]) -> None:

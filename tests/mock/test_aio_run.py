@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
+from dedup_sdk import MemoryStore
 from dedup_sdk.shared import Shared
-from tests.mock.conftest import SHARED_GROUP
-from tests.support.consuming import PATIENCE_S, values
+from tests.mock.conftest import QUICK_CLIENT, SHARED_GROUP
+from tests.support.consuming import PATIENCE_S, make_consumer, values
 from tests.support.shared_memory import Watched
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+    from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Open, Send
 
 
@@ -179,6 +181,45 @@ def test_a_rebalance_does_not_wait_for_another_attempt(run: Any, consumer_of: Op
             await running
 
     run(main())
+
+
+def test_a_rebalance_waits_for_the_report_of_a_dead_letter(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, letters: str
+) -> None:
+    """Handlers that fail while their partitions are revoked: each message ends by its letter, and comes to nobody."""
+    send("a", topic="pairs")
+    send("b", topic="pairs", partition=1)
+
+    async def main() -> None:
+        revoking, loop = asyncio.Event(), asyncio.get_running_loop()
+        running = set[str]()
+
+        async def handle(message: Message) -> None:
+            running.update(values([message]))
+            await revoking.wait()
+            raise OSError("away")
+
+        def revoked(*_: object) -> None:
+            loop.call_soon_threadsafe(revoking.set)
+
+        async with consumer_of(config=SHARED_GROUP, revoke_deadline=5) as consumer:
+            await consumer.subscribe(["pairs"], on_revoke=revoked)
+            work = asyncio.create_task(
+                consumer.run(handle, on_error="dead-letter", dead_letters=letters, attempts=1)
+            )
+            while len(running) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            async with consumer_of("pairs", config=SHARED_GROUP, idle_timeout=1) as other:
+                assert [message async for message in other] == []
+            assert consumer.counters.abandoned == 0
+            consumer.stop()
+            await work
+
+    run(main())
+    config: dict[str, Any] = {**QUICK_CLIENT}
+    with make_consumer(kafka.bootstrap, "reader", MemoryStore(), config, idle_timeout=1) as reader:
+        reader.subscribe([letters])
+        assert sorted(values(reader)) == ["a", "b"]
 
 
 def test_a_message_whose_handler_was_not_called_counts_no_attempt(
