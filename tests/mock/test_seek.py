@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
-from dedup_sdk import ConfigurationError, VerdictKind
+from dedup_sdk import ConfigurationError, MemoryStore, VerdictKind
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, committed_metadata, poll_quiet, poll_some, values
 
@@ -79,6 +79,22 @@ def test_a_seek_forward_begins_the_history_anew(make: Make, send: Send, kafka: M
     metadata = committed_metadata(kafka.bootstrap, "g", "orders")
     assert metadata is not None
     assert (metadata.low, metadata.complete) == (4, False)
+
+
+@pytest.mark.parametrize("target", [12, 15, 16])
+def test_a_seek_forward_hides_what_is_completed_behind_it(make: Make, send: Send, target: int) -> None:
+    """Messages 15 to 17 were completed on another host, before older ones; nothing but the commit tells of them."""
+    send(*map(str, range(20)))
+    first = make("orders", completion="explicit")
+    got = poll_some(first, 20)
+    first.complete(*got[:5], *got[15:18])
+    first.close()
+    second = make("orders", completion="explicit", store=MemoryStore())
+    assert values(second.consume(2, PATIENCE_S)) == ["5", "6"]  # and judges no more than these
+
+    second.seek(orders(target))
+
+    assert values(poll_quiet(second)) == [str(each) for each in range(target, 20) if each not in (15, 16, 17)]
 
 
 def test_a_seek_back_is_recognised_after_a_restart(make: Make, send: Send, kafka: MockKafka) -> None:
