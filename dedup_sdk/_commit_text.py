@@ -50,7 +50,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import Final
 
-from dedup_sdk._core.ranges import Range
+from dedup_sdk._core.ranges import Range, from_offset
 from dedup_sdk._marks import Witness
 from dedup_sdk._rule_fingerprint import NAMELESS
 
@@ -179,6 +179,16 @@ class CommitMetadata:
             f"dedup/2 at={at} fingerprint={self.log}.{self.rule} low={self.low} "
             f"complete={int(self.complete)} era={self.era}{epoch}{done}"
         )
+
+    def moved_forward(self, offset: int) -> CommitMetadata:
+        """Return the history of a group that skips the records before ``offset``, beyond what it has completed.
+
+        It begins there; what is completed behind the offset stays so. The leader epoch is not known any more: the
+        records before the offset may be of a later one than those that the group has read.
+        """
+        above = () if self.done is None else from_offset(self.done.ranges, offset)
+        done = replace(self.done, ranges=above) if self.done is not None and above else None
+        return replace(self, low=offset, complete=False, epoch=None, done=done)
 
     def with_done(
         self, ranges: Sequence[Range], at: int, witness_of: Callable[[int], Witness | None]

@@ -73,7 +73,7 @@ def moved(
     metadata = replace(metadata, done=None)
     if offset > committed:
         # No record is judged again: the era stays, and with it the marks.
-        return replace(metadata, low=offset, complete=False, epoch=None)
+        return metadata.moved_forward(offset)
     if offset < metadata.low:
         return replace(metadata, low=offset, era=era, epoch=None)
     return replace(metadata, era=era)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk import Recovery
+from dedup_sdk import MemoryStore, Recovery
 from dedup_sdk._cli.app import run
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._store.manifest import read_manifest, write_manifest
 from tests.support.consuming import (
+    PATIENCE_S,
     commit_text,
     committed,
     committed_metadata,
@@ -105,6 +106,25 @@ def test_a_machine_without_a_store_goes_on_where_the_log_parts(
     metadata = committed_metadata(kafka.bootstrap, "g", "orders")
     assert metadata is not None
     assert (metadata.low, metadata.complete) == (1, True)
+
+
+def test_a_seek_forward_behind_an_election_is_no_cut(make: Make, send: Send, kafka: MockKafka) -> None:
+    """The epoch that this host has noted is that of the records before the seek, not of those before its target."""
+    send(*map(str, range(10)))
+    here, there = MemoryStore(), MemoryStore()
+    with make("orders", completion="explicit", store=here) as first:
+        first.complete(*poll_some(first, 10)[:5])
+    kafka.set_leader("orders", 0, 1)
+    send(*map(str, range(10, 20)))
+    with make("orders", completion="explicit", store=there) as elsewhere:
+        elsewhere.complete(*poll_some(elsewhere, 15)[10:13])
+    second = make("orders", completion="explicit", store=here)
+    assert values(second.consume(2, PATIENCE_S)) == ["5", "6"]  # and judges no more than these
+
+    second.seek(TopicPartition("orders", 0, 12))
+
+    assert values(poll_quiet(second)) == ["12", "13", "14", "18", "19"]
+    assert second.counters.events == {}
 
 
 def test_a_clean_election_is_no_event(make: Make, send: Send, kafka: MockKafka) -> None:

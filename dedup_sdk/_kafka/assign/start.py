@@ -24,7 +24,7 @@ from dedup_sdk._commit_text import (
     rule_named_in,
     why_void,
 )
-from dedup_sdk._core.ranges import before_offset, from_offset
+from dedup_sdk._core.ranges import before_offset
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.settings import Reset
 from dedup_sdk.errors import ConfigurationError, RecoveryError
@@ -205,15 +205,3 @@ def set_back(history: CommitMetadata, offset: int) -> CommitMetadata:
         below = before_offset(done.ranges, offset)
         done = CompletedAbove(below, None) if below else None
     return replace(history, low=min(history.low, offset), era=new_era(), done=done)
-
-
-def moved_forward(history: CommitMetadata, offset: int) -> CommitMetadata | None:
-    """Return the history of a group that skips what lies below ``offset``, by what it has completed behind that.
-
-    None if that is nothing: then no record behind the move is known to be handled.
-    """
-    done = history.done
-    above = () if done is None else from_offset(done.ranges, offset)
-    if done is None or not above:
-        return None
-    return replace(history, low=offset, complete=False, done=replace(done, ranges=above))

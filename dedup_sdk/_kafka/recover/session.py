@@ -34,16 +34,7 @@ from dedup_sdk._kafka.assign.assignment import (
 )
 from dedup_sdk._kafka.assign.commits import Commits, Coordinates, settle_move
 from dedup_sdk._kafka.assign.health import StatusBoard, hindrances_of
-from dedup_sdk._kafka.assign.start import (
-    History,
-    LogChange,
-    SetBack,
-    Start,
-    Starts,
-    moved_forward,
-    needs_leader,
-    set_back,
-)
+from dedup_sdk._kafka.assign.start import History, LogChange, SetBack, Start, Starts, needs_leader, set_back
 from dedup_sdk._kafka.client.client import ANSWER_S, Client
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.backoff import Backoff
@@ -503,7 +494,8 @@ def _start_of_move(history: CommitMetadata, high: int, offset: int, *, own: int)
     """
     if offset > own:
         # Nobody sets the group back by a move forward.
-        return Start(offset=offset, metadata=moved_forward(history, offset), era=history.era)
+        told = history.moved_forward(offset)
+        return Start(offset=offset, metadata=None if told.done is None else told, era=history.era)
     done = () if history.done is None else history.done.ranges
     if offset == own or offset >= max([high, *(end for _, end in done)]):
         # Nothing completed is asked for.
