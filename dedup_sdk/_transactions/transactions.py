@@ -109,7 +109,6 @@ class TransactionBlock:
         self._consumer, self._in_hand, self._idle = consumer, in_hand, idle
         self.committer, self._given = committer, given
         self._is_stopped, self._forget_stop, self._set_block = is_stopped, forget_stop, set_block
-        self._poll = consumer.poll
         self.current: Transaction | None = None
         """The transaction under way: only with it messages are taken, and records produced."""
         self._first: Message | None = None
@@ -252,7 +251,7 @@ class TransactionBlock:
             self._in_hand.open_again()
 
     def _next(self, timeout_s: float) -> Message | None:
-        message = self._poll(timeout_s)
+        message = self._consumer.poll(timeout_s)
         if message is not None and (error := message.error()) is not None:
             handle_error(error)
             return None

@@ -333,7 +333,7 @@ class Owner:
             raise error
 
     def serve_until(self, is_over: Callable[[], bool], seconds: float) -> bool:
-        """Answer requests while the thread waits for the loop, inside a call of the client; False: in vain."""
+        """Answer requests while the thread waits for the loop, inside a call of the client; False: the time is up."""
         until = time.monotonic() + seconds
         while not is_over():
             if time.monotonic() >= until or self.is_orphan:

@@ -248,12 +248,17 @@ async def letter_sender(settings: AsyncRunSettings, owner: Owner, spec: IdSpec) 
     producer = await owner.call(DeadLetterProducer, owner.settings, topic)
 
     async def send(message: Message, error: Exception, attempts: int) -> None:
-        verdict = await owner.call(owner.consumer.verdict, message)
-        attempts += 0 if verdict is None else verdict.attempt - 1
-        digest = (await owner.call(spec.digests, MessageFields([message]))).digests[0]
         delivered = asyncio.get_running_loop().create_future()
         report = partial(owner.answer, delivered)
-        await owner.call(producer.send, message, error, report, group=group, attempts=attempts, digest=digest)
+
+        def put() -> None:
+            verdict = owner.consumer.verdict(message)
+            calls = attempts + (0 if verdict is None else verdict.attempt - 1)
+            digest = spec.digests(MessageFields([message])).digests[0]
+            producer.send(message, error, report, group=group, attempts=calls, digest=digest)
+
+        # In one request: the thread may wait for messages before each.
+        await owner.call(put)
         if (problem := (await delivered)[0]) is not None:
             raise undeliverable(message, problem)
 

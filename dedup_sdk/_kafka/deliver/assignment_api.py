@@ -48,7 +48,7 @@ class AssignmentApi:
         """Whether the client accepted an `incremental_unassign` inside such a callback."""
         self._left: dict[Coordinates, Assigned] = {}
         """Partitions of the group whose messages `unsubscribe` let go."""
-        self.staying: dict[Coordinates, Assigned] = {}
+        self._staying: dict[Coordinates, Assigned] = {}
         """Those that stay all the same, to be reopened: now, or at the end of a transaction that has messages of it."""
 
     def warn_not_asked(self) -> None:
@@ -206,7 +206,7 @@ class AssignmentApi:
             if self.subscribed:
                 # During a rebalance the client puts an `unsubscribe` off. A `subscribe` takes its place, and nothing is
                 # revoked.
-                self.staying |= self._left
+                self._staying |= self._left
                 self._left = {}
                 self.reopen_staying()
             self._steps.interruption.request_maintenance()
@@ -216,10 +216,10 @@ class AssignmentApi:
 
         A transaction that has not ended may still be committed: until then its messages stay in hand. With the lock.
         """
-        for coordinates, assigned in list(self.staying.items()):
+        for coordinates, assigned in list(self._staying.items()):
             if self._session.commits.is_in_doubt(coordinates):
                 continue
-            del self.staying[coordinates]
+            del self._staying[coordinates]
             if self._session.assigned.get(coordinates) is assigned:
                 self._handover.reopen(coordinates)
 

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final
@@ -195,6 +195,14 @@ class Batch:
 def coordinates(message: Any) -> Coordinates:
     """Return topic and partition of a message."""
     return message.topic(), message.partition()
+
+
+def grouped(messages: Iterable[Any]) -> dict[Coordinates, list[Any]]:
+    """Return messages by topic and partition, in their order."""
+    groups: dict[Coordinates, list[Any]] = {}
+    for message in messages:
+        groups.setdefault(coordinates(message), []).append(message)
+    return groups
 
 
 def _without(messages: list[Any], partitions: Collection[Coordinates]) -> list[Any]:

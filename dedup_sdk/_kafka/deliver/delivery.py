@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 from dedup_sdk._core.flight import OFFERED, SINGLE, RecordRef
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import Coordinates
-from dedup_sdk._kafka.deliver.batch import Batch, coordinates
+from dedup_sdk._kafka.deliver.batch import Batch, coordinates, grouped
 from dedup_sdk._kafka.deliver.classifier import Classified, PartitionBatch, guarded
 from dedup_sdk._kafka.deliver.waiting import Key, Waiting, key_of
 from dedup_sdk._observe import Counters, of_partition
@@ -281,14 +281,12 @@ class Delivery:
     def _complete(
         self, messages: Iterable[Any], touched: dict[int, Partition], states: tuple[int, ...]
     ) -> None:
-        offsets: dict[Coordinates, list[int]] = {}
-        for message in messages:
-            offsets.setdefault(coordinates(message), []).append(message.offset())
-        for of, ended in offsets.items():
+        for of, ended in grouped(messages).items():
             partition = self.partition_of(*of)
             if partition is not None:
                 touched[id(partition)] = partition
-                self.offer(guarded(partition, partition.complete, ended, states=states, quietly=True))
+                offsets = [message.offset() for message in ended]
+                self.offer(guarded(partition, partition.complete, offsets, states=states, quietly=True))
 
     def let_go(self) -> None:
         """Complete nothing: the messages that the application got end by its own calls."""

@@ -15,7 +15,7 @@ from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import Coordinates
 from dedup_sdk._kafka.client.fields import headers_of
 from dedup_sdk._kafka.client.guards import Steps
-from dedup_sdk._kafka.deliver.batch import coordinates
+from dedup_sdk._kafka.deliver.batch import coordinates, grouped
 from dedup_sdk._kafka.deliver.completion import ByWorkers
 from dedup_sdk._kafka.deliver.handover import Handlers, Handover
 from dedup_sdk._kafka.deliver.write_policy import WritePolicy
@@ -55,13 +55,10 @@ class InHand:
         as stale else.
         """
         with self._mutex, self._steps.guarded(defers_store_errors=True):
-            by_partition: dict[Coordinates, list[Any]] = {}
-            for message in messages:
-                if message.error() is None:
-                    by_partition.setdefault((message.topic(), message.partition()), []).append(message)
-                else:
-                    self._engine.counters.stale += 1
-            for of, ended in by_partition.items():
+            named = list(messages)
+            records = [message for message in named if message.error() is None]
+            self._engine.counters.stale += 0 if quietly else len(named) - len(records)
+            for of, ended in grouped(records).items():
                 partition, each, freed = self._delivery.partition_of(*of), ended, []
                 self._delivery.batch.free_later(ended)
                 # Those that a policy would complete are ended one by one: their batch must not end them again.
@@ -218,9 +215,7 @@ class InHand:
             # Another consumer may have an ID by now whose lease is over.
             gone = next((message for message in named if not self.holds(message)), None)
         with self._mutex, self._steps.guarded():
-            by_partition: dict[Coordinates, list[Any]] = {}
-            for message in named:
-                by_partition.setdefault((message.topic(), message.partition()), []).append(message)
+            by_partition = grouped(named)
             for each in by_partition.values():
                 # Not by its truth: an empty message is false.
                 gone = next(self._delivery.not_in_hand(each), None) if gone is None else gone
