@@ -20,6 +20,8 @@ run
 streams
     Kafka Streams with ``exactly_once_v2``, a persistent store with a change log, and its own interval of commits, if
     ``--streams`` names a folder with its jars (`benchmarks/streams/pom.xml`).
+cpu_us
+    CPU time of the thread that loops, microseconds a message; of ``run`` without its workers.
 ratio, loop_ratio
     messages a second of ``dedup``, and of ``loop``, over those of ``bare``, median of the rounds.
 p50_ms, p99_ms
@@ -136,19 +138,23 @@ class Bench:
             # The size of a transaction is none of the settings of Kafka Streams.
             names = [name for name in self._contenders if name != "streams" or size == SIZES[0]]
             rates: dict[str, list[float]] = {name: [] for name in names}
+            cpu_us: dict[str, list[float]] = {name: [] for name in names}
             for number in range(rounds):
                 for name in names if number % 2 else names[::-1]:
                     out = create_topic(
                         self._bootstrap, f"out-{uuid4().hex}", PARTITIONS,
                         {"message.timestamp.type": "LogAppendTime"},
                     )  # fmt: skip
+                    began = time.thread_time()
                     self._contenders[name](
                         self._bootstrap, topic, out, records, size, self._folder / uuid4().hex
                     )
+                    cpu_us[name].append((time.thread_time() - began) / records * 1e6)
                     rates[name].append(records / seconds_of(self._bootstrap, out, records))
                     print(f"{size}: {name} {rates[name][-1]:,.0f} messages/s", file=sys.stderr)
             result[str(size)] = {
                 **{name: round(median(each)) for name, each in rates.items()},
+                "cpu_us": {name: round(median(each), 2) for name, each in cpu_us.items()},
                 "ratio": ratio(rates["dedup"], rates["bare"]),
                 "loop_ratio": ratio(rates["loop"], rates["bare"]),
             }
@@ -302,22 +308,13 @@ def bare(bootstrap: str, topic: str, out: str, records: int, size: int, _: Path)
     producer.init_transactions()
     config = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, **_TUNED}
     with Consumer(config) as consumer:
-        consumer.subscribe([topic])
-        left, heard_at = records, time.monotonic()
-        while left > 0:
-            messages = consumer.consume(size, 0.1)
-            if not messages:
-                if time.monotonic() > heard_at + _PATIENCE_S:
-                    raise LoopError("the bare loop gets no message")
-                continue
-            heard_at = time.monotonic()
+        for messages in batches(consumer, topic, records, size):
             producer.begin_transaction()
             for message in messages:
                 producer.produce(out, message.value())
             positions: list[TopicPartition] = consumer.position(consumer.assignment())
             producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata())
             producer.commit_transaction()
-            left -= len(messages)
 
 
 def loop(bootstrap: str, topic: str, out: str, records: int, size: int, store: Path) -> None:
@@ -328,15 +325,7 @@ def loop(bootstrap: str, topic: str, out: str, records: int, size: int, store: P
     config = {"bootstrap.servers": bootstrap, "group.id": group, **_TUNED}
     strategy = Lookup(id=header("dedup-id"), window=Window(days=7))
     with DedupConsumer(config, dedup=strategy, store=store, completion="explicit") as consumer:
-        consumer.subscribe([topic])
-        left, heard_at = records, time.monotonic()
-        while left > 0:
-            messages = consumer.consume(size, 0.1)
-            if not messages:
-                if time.monotonic() > heard_at + _PATIENCE_S:
-                    raise LoopError("the loop with dedup gets no message")
-                continue
-            heard_at = time.monotonic()
+        for messages in batches(consumer, topic, records, size):
             member = consumer.consumer_group_metadata()
             producer.begin_transaction()
             for message in messages:
@@ -345,7 +334,18 @@ def loop(bootstrap: str, topic: str, out: str, records: int, size: int, store: P
             producer.send_offsets_to_transaction(offsets, member)
             producer.commit_transaction()
             consumer.transaction_committed(messages, offsets)
-            left -= len(messages)
+
+
+def batches(consumer: Consumer, topic: str, records: int, size: int) -> Iterator[list[Message]]:
+    """Yield the messages of a topic until there were so many; raise `LoopError` if none comes for long."""
+    consumer.subscribe([topic])
+    left, heard_at = records, time.monotonic()
+    while left > 0:
+        if messages := consumer.consume(size, 0.1):
+            left, heard_at = left - len(messages), time.monotonic()
+            yield messages
+        elif time.monotonic() > heard_at + _PATIENCE_S:
+            raise LoopError(f"the loop gets no message; {left} of {records} are missing")
 
 
 def dedup(

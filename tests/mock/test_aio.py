@@ -970,6 +970,17 @@ def test_sigterm_lets_handlers_end(run: Any, consumer_of: Open, send: Send, kafk
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+async def come_again_behind(run: Any, begun: asyncio.Event, consumer: Any) -> Message:
+    """Cancel a run whose handler has begun, and ignores that; return the message, which comes again."""
+    running = asyncio.create_task(run)
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    [message] = await consumer.consume(1, 5)
+    return message
+
+
 def test_a_handler_that_ignores_its_cancellation_is_abandoned(
     run: Any, consumer_of: Open, send: Send, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -988,12 +999,7 @@ def test_a_handler_that_ignores_its_cancellation_is_abandoned(
                     except asyncio.CancelledError:
                         continue
 
-            running = asyncio.create_task(consumer.run(handle))
-            await begun.wait()
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            (message,) = await consumer.consume(1, 5)
+            message = await come_again_behind(consumer.run(handle), begun, consumer)
             late.set()
             await asyncio.sleep(0.1)
             assert await consumer.holds(message)
@@ -1024,12 +1030,7 @@ def test_a_handler_that_was_abandoned_is_not_called_again(
                 raise OSError("away")
 
             how: Any = {"on_error": "dead-letter", "dead_letters": letters, "wait_initial": 0.01}
-            running = asyncio.create_task(consumer.run(handle, attempts=attempts, **how))
-            await begun.wait()
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            (message,) = await consumer.consume(1, 5)
+            message = await come_again_behind(consumer.run(handle, attempts=attempts, **how), begun, consumer)
             late.set()
             await asyncio.sleep(0.3)
             assert calls == ["a"]
