@@ -977,6 +977,7 @@ async def come_again_behind(run: Any, begun: asyncio.Event, consumer: Any) -> Me
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    message: Message
     [message] = await consumer.consume(1, 5)
     return message
 
