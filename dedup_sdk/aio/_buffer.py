@@ -181,7 +181,7 @@ class MessageBuffer:
     @_step
     def look_again(self) -> None:
         """Have an iteration, and a call that waits, look again before it takes another message."""
-        # As each step, this one has ended the grant: the iteration asks for messages.
+        # Each step ends the grant, so that the iteration asks for messages, and looks, before it takes the next one.
         self.changed.set()
 
     def _settle(self) -> None:

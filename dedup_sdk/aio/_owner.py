@@ -297,11 +297,16 @@ class Owner:
             if not self._requests:
                 break  # a rebalance, in one of these calls, has answered them
             call, answer = self._requests.popleft()
+            outcome: tuple[Any, BaseException | None]
             try:
-                self.answer(answer, call())
+                outcome = call(), None
             except BaseException as error:  # noqa: BLE001 (whoever asked gets it)
-                self.answer(answer, None, error)
-            self._look()
+                outcome = None, error
+            try:
+                # Before the answer: behind that no handler begins with a message which the call has given up.
+                self._look()
+            finally:
+                self.answer(answer, *outcome)
         self._end_error = None
 
     def pass_on(self) -> None:
