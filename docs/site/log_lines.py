@@ -155,6 +155,11 @@ LINES: Final[dict[str, list[Line]]] = {
             "coordinator and the rights of the user.",
         ),
         Line(
+            "_kafka/assign/commits.py", "commits-not-accepted",
+            "A group accepts commits of its members, and of others only while it has no members. Give a program that "
+            "assigns partitions itself a `group.id` of its own, and after `unsubscribe()` a new consumer.",
+        ),
+        Line(
             "_kafka/recover/upkeep.py", "commit-failed",
             "The client could not send a commit. Nothing to do unless it stays; then check the coordinator.",
         ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
+from dedup_sdk import MemoryStore
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -84,6 +85,43 @@ def test_both_are_committed(both: DedupConsumer, kafka: MockKafka, *, close: boo
         both.close()
     assert committed(kafka.bootstrap, "g", "orders").offset == 1
     assert committed(kafka.bootstrap, "g", "pairs").offset == 1
+
+
+@pytest.mark.parametrize("why", ["left", "others", "others come later"])
+def test_the_group_accepts_no_commits_of_what_was_assigned_by_hand(
+    make: Make, send: Send, caplog: pytest.LogCaptureFixture, *, why: str
+) -> None:
+    """Because the consumer has left, or is not a member beside others: the messages come all the same."""
+
+    def told() -> int:
+        return sum(getattr(each, "event", "") == "commits-not-accepted" for each in caplog.records)
+
+    send("a", "b", "a", topic="pairs")
+    send("o")
+    member = make(store=MemoryStore())
+    consumer = make(store=MemoryStore()) if why != "left" else member
+    if why != "others come later":
+        member.subscribe(["orders"])
+        poll_some(member, 1)
+    if why == "left":
+        member.unsubscribe()
+        wait_for(member, lambda: not member.assignment(), "the group's partition to go")
+        member.poll(1)
+    consumer.assign([PAIRS])
+    assert values(poll_some(consumer, 2)) == ["a", "b"]
+    assert poll_quiet(consumer) == []
+    if why == "others come later":
+        assert told() == 0
+        member.subscribe(["orders"])
+        poll_some(member, 1)
+        send("c", topic="pairs")
+        assert values(poll_some(consumer, 1)) == ["c"]
+    wait_for(consumer, lambda: told() > 0, "the line")
+    send("d", topic="pairs")
+    assert values(poll_some(consumer, 1)) == ["d"]
+    assert poll_quiet(consumer) == []
+    assert told() == 1
+    assert not any(getattr(each, "event", "") == "commit-refused" for each in caplog.records)
 
 
 def unassign(consumer: Any, _: Any) -> None:

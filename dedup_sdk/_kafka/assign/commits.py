@@ -34,11 +34,17 @@ _TOO_LONG: Final = KafkaError.OFFSET_METADATA_TOO_LARGE
 
 
 class Beginning(Enum):
-    """The progress of the commit that says where a partition's history begins: not sent, sent, or acknowledged."""
+    """The progress of the commit that says where a partition's history begins."""
 
-    TO_ASK = "to ask"
-    ASKED = "asked"
-    KNOWN = "known"
+    TO_ASK = "not sent"
+    ASKED = "sent"
+    KNOWN = "acknowledged"
+    REFUSED = "refused for good"
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the partition need not wait for an answer any more."""
+        return self in (Beginning.KNOWN, Beginning.REFUSED)
 
 
 @dataclass(slots=True)
@@ -122,6 +128,10 @@ class Commits:
         coordinator last wins, be its offset the lower one."""
         self._open: Mapping[Coordinates, Collection[int]] = {}
         """The records that end in that transaction."""
+        self._is_subscribed = False
+        """Whether the client is a member of its group, or is about to be."""
+        self._refused: set[Coordinates] = set()
+        """Partitions of which the application was told that the group accepts no commits."""
         self._unanswered: set[Coordinates] = set()
         """Partitions with an asynchronous commit that has no answer yet."""
         self.pending: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
@@ -448,18 +458,23 @@ class Commits:
             assigned = self._assigned.get((tp.topic, tp.partition))
             if assigned is None:
                 continue
-            if error is not None or tp.error is not None:
+            refusal = tp.error or error
+            if refusal is not None:
                 if _TOO_LONG in {each.code() for each in (error, tp.error) if each is not None}:
                     self._without_done([tp])
                 assigned.commits.ask_again()
-                assigned.commits.beginning = Beginning.TO_ASK
                 self._count_failure(tp)
+                if self._is_outside(assigned, refusal):
+                    assigned.commits.beginning = Beginning.REFUSED
+                    self._tell_outside(assigned.coordinates)
+                    continue
+                assigned.commits.beginning = Beginning.TO_ASK
                 logger.warning(
                     "%s[%d]: commit of offset %d failed (%s); the next commit includes it",
                     tp.topic,
                     tp.partition,
                     tp.offset,
-                    error or tp.error,
+                    refusal,
                     extra={"event": "commit-refused"},
                 )
                 continue
@@ -474,6 +489,29 @@ class Commits:
                 flight.note_committed(tp.offset)
                 assigned.commits.beginning = Beginning.KNOWN
         return others
+
+    def note_subscription(self, *, is_subscribed: bool) -> None:
+        """Note whether the client subscribes; else it is not a member of its group."""
+        self._is_subscribed = is_subscribed
+
+    def _is_outside(self, assigned: Assigned, refusal: KafkaError) -> bool:
+        """Whether a group refuses commits because this client is not a member: that may never end.
+
+        As without any commit, only the store tells this consumer where to go on.
+        """
+        return assigned.by_hand and not self._is_subscribed and refusal.code() == KafkaError.UNKNOWN_MEMBER_ID
+
+    def _tell_outside(self, coordinates: Coordinates) -> None:
+        if coordinates not in self._refused:
+            self._refused.add(coordinates)
+            logger.warning(
+                "%s[%d]: your program assigned it, and the group accepts no commits of this consumer, which is not a "
+                "member: the group has members, or this consumer has left it. Messages are delivered all the same. "
+                "After a restart this store knows those that were handled, unless the group has a commit of another "
+                "client. Assign partitions with a group.id that nobody subscribes with, and after unsubscribe() with a "
+                "new consumer", *coordinates,
+                extra={"event": "commits-not-accepted"},
+            )  # fmt: skip
 
     def _repeat_commit(self, assigned: Assigned, offset: int, committed: int) -> None:
         """Queue ``committed`` again after a late answer for the lower ``offset``, which may have undone it.

@@ -108,6 +108,7 @@ class AssignmentApi:
             self._steps.lock.until_client_free()
             if self._steps.lock.may_change("subscribe"):
                 self.asked = self.subscribed = True
+                self._session.commits.note_subscription(is_subscribed=True)
                 self.first_topic = [(topic, 0) for topic in topics if not topic.startswith("^")][:1]
                 Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
@@ -140,6 +141,7 @@ class AssignmentApi:
             if not self._steps.lock.may_change("unsubscribe"):
                 return
             self.subscribed = False
+            self._session.commits.note_subscription(is_subscribed=False)
             going = self._session.of_group
             if not going:
                 Consumer.unsubscribe(self._consumer)

@@ -218,13 +218,13 @@ class RecoveryLoop:
             )  # fmt: skip
 
     def _with_known_beginning(self, finished: list[Assigned]) -> list[Assigned]:
-        """Return the partitions whose beginning is committed; commit that of the others, repeatedly."""
+        """Return the partitions whose beginning the group knows, or refuses; commit that of the others, repeatedly."""
         now = time.monotonic()
         known, due = [], []
         for assigned in finished:
             phase = assigned.phase
             is_told = isinstance(phase, Recovered) and not phase.start.must_commit_first
-            if is_told or assigned.commits.beginning is Beginning.KNOWN:
+            if is_told or assigned.commits.beginning.may_deliver:
                 known.append(assigned)
             elif assigned.commits.beginning is Beginning.TO_ASK and assigned.retry.at <= now:
                 assigned.retry.at = now + ASK_AGAIN_S
