@@ -26,7 +26,8 @@ from dedup_sdk import DedupConsumer, Lookup
 from dedup_sdk.aio import AsyncDedupConsumer
 from dedup_sdk.testing import LocalKafka, MockKafka
 
-RECORDS = 25_000
+PARTITIONS = 7
+RECORDS = 25_000 * PARTITIONS
 """A partition of the mock cluster keeps 5 MB."""
 _DEDUP = Lookup(id="header:dedup-id", window="7d")
 _SLEEP_S, _CONCURRENCY = 0.005, 100
@@ -49,9 +50,9 @@ def main() -> None:
         return
     figures: dict[str, list[float]] = defaultdict(list)
     with MockKafka() as kafka:
-        kafka.create_topic("work")
+        kafka.create_topic("work", PARTITIONS)
         kafka.create_topic("nothing")
-        _fill(kafka.bootstrap, "work", RECORDS)
+        _fill(kafka.bootstrap, "work", RECORDS, PARTITIONS)
         for number in range(chosen.rounds):
             print(f"round {number + 1}", file=sys.stderr)
             _round(kafka.bootstrap, number, figures)

@@ -36,8 +36,8 @@ BUSY_S: Final = 0.01
 """The same while the application has messages, whose ends the thread has to pass on."""
 _SERVED_S: Final = 0.05
 """The same while messages wait for the application, which wakes the thread when few are left."""
-_FEW: Final = 100
-"""So many messages are fetched at a time while others wait for the application."""
+FEW: Final = 100
+"""The thread fetches when so few messages wait for the application: then many at a time, which costs less for each."""
 
 RebalanceCallback = Callable[[Any, list[TopicPartition]], object]
 """A function, which gets the `DedupConsumer`, or a coroutine function, which gets the `AsyncDedupConsumer`."""
@@ -66,8 +66,8 @@ class Owner:
         """What `InHand.doubts` was when the messages here were last looked at."""
         self._requests: deque[tuple[Callable[[], Any], _Answer]] = deque()
         self._wake = Event()
-        self._asks = False
-        """Whether messages are asked for, from the first call for one on."""
+        self._wanted = 0
+        """The thread fetches while fewer messages wait for the application; 0 before the first call for one."""
         self._end_error: BaseException | None = None
         """Of the ends that were passed on last: calls for them raise it."""
         self._due_at = 0.0
@@ -105,9 +105,9 @@ class Owner:
         """Return what a call after the end raises: once the error that the application has not got."""
         return self.buffer.errors.take() or RuntimeError(CLOSED)
 
-    def ask(self) -> None:
-        """Have the thread fetch from here on, and at once."""
-        self._asks = True
+    def ask(self, count: int = 0) -> None:
+        """Have the thread fetch at once, and from here on, while fewer than ``count`` messages wait, or `FEW`."""
+        self._wanted = max(count, FEW)
         self._wake.set()
 
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -232,10 +232,10 @@ class Owner:
         if now >= self._due_at or buffer.is_urgent or not len(buffer):
             self._due_at = now + _SERVED_S
             self.pass_on()
-        if not self._asks:
+        if not self._wanted:
             self._wake.wait(QUIET_S)
             return
-        has_room = len(buffer) < MOST_QUEUED and buffer.errors.kept is None
+        has_room = len(buffer) < self._wanted and buffer.errors.kept is None
         # The group is served all the same.
         fetched = self._fetch() if has_room else self.consumer.consume(0)
         buffer.put(fetched)
@@ -247,8 +247,7 @@ class Owner:
 
     def _fetch(self) -> list[Message]:
         """Fetch what is there; wait in the client only while the application has nothing to take."""
-        # Few at a time while nobody waits for them: meanwhile the loop does not get the interpreter.
-        messages = self.consumer.consume(_FEW if len(self.buffer) else MOST_QUEUED, 0)
+        messages = self.consumer.consume(MOST_QUEUED - len(self.buffer), 0)
         if messages or len(self.buffer) or self._wake.is_set():
             return messages
         first = self.consumer.poll(BUSY_S if self.buffer.waits_for_ends else QUIET_S)

@@ -19,10 +19,8 @@ from confluent_kafka import Message
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk.aio._buffer import MOST_QUEUED, Below, End
-from dedup_sdk.aio._owner import Owner
+from dedup_sdk.aio._owner import FEW, Owner
 
-_GRANT: Final = 100
-"""An iteration takes so many messages before it looks whether something else is to be done."""
 _TURN_S: Final = 0.001
 """For so many seconds messages are returned without a wait before other tasks have their turn."""
 _LOOK_S: Final = 0.2
@@ -92,7 +90,7 @@ class Taker:
             if ended and self.writes_each:
                 await self._owner.flush()
             if len(buffer) < enough:
-                self._owner.ask()
+                self._owner.ask(enough)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(timeout_s):
                         while len(buffer) < enough and not (
@@ -106,7 +104,7 @@ class Taker:
         if buffer.is_closed:
             raise self._owner.refusal()
         taken = buffer.take(count, by_call=ends is EndsBy.CALL)
-        if len(buffer) < MOST_QUEUED:
+        if len(buffer) < FEW:
             self._owner.ask()
         return taken
 
@@ -209,6 +207,8 @@ class Iteration(AsyncIterator[Message]):
         self._granted: deque[Message] = deque()
         """The messages that the next steps may take, if this task makes them."""
         self._grantee: AnyTask = None
+        self._share, self._share_ends = 1, 0.0
+        """How many messages are granted at once, as many as last for `_TURN_S`; when (monotonic seconds) they have."""
         self._is_hidden = False
         """Whether the statement is in a generator or comprehension."""
 
@@ -242,7 +242,9 @@ class Iteration(AsyncIterator[Message]):
                     if is_hidden:
                         taker.doubted = message
                 if self._ends is EndsBy.NEXT and not (taker.writes_each or is_hidden):
-                    self._granted, self._grantee = taker.buffer.grant(_GRANT), asker
+                    is_quick, self._share_ends = (now := time.monotonic()) < self._share_ends, now + _TURN_S
+                    self._share = min(2 * self._share, MOST_QUEUED) if is_quick else max(self._share // 2, 1)
+                    self._granted, self._grantee = taker.buffer.grant(self._share), asker
                 return message
             if idle.is_up:
                 break
