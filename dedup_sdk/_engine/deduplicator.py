@@ -104,6 +104,8 @@ class Deduplicator:
         """The store that was opened last for each partition."""
         self.gatekeeper: Gatekeeper | None = None
         """See `share`."""
+        self._is_in_doubt: Callable[[], bool] = bool
+        """See `write_unless`."""
         self.waits_for_time = strategy.waits_for_time
         """Whether gates may wait for records with a timeout, so that the owner must call `tick`."""
         self._discard_unkeyed = strategy.on_missing_id == "discard"
@@ -145,6 +147,10 @@ class Deduplicator:
     def share(self, gatekeeper: Gatekeeper) -> None:
         """Have partitions ask this gatekeeper before records are delivered; only before a partition is opened."""
         self.gatekeeper = gatekeeper
+
+    def write_unless(self, is_in_doubt: Callable[[], bool]) -> None:
+        """Have partitions write nothing while this is true; only before a partition is opened."""
+        self._is_in_doubt = is_in_doubt
 
     # --- partitions ----------------------------------------------------------------------------------------------
 
@@ -190,6 +196,7 @@ class Deduplicator:
                 tolerates_full_disk=self._tolerates_full_disk,
                 gates=() if gate is None else (gate,),
                 all_partitions=self.partitions.values,
+                is_in_doubt=self._is_in_doubt,
             )
         except BaseException:
             store.close()

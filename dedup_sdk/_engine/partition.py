@@ -100,6 +100,7 @@ class Partition:
         tolerates_full_disk: bool = False,
         gates: Iterable[Gate] = (),
         all_partitions: Callable[[], Iterable[Partition]] = tuple,
+        is_in_doubt: Callable[[], bool] = bool,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -116,6 +117,7 @@ class Partition:
             partition,
             gates=self.gates,
             tolerates_full_disk=tolerates_full_disk,
+            is_in_doubt=is_in_doubt,
         )
         self.verdicts = VerdictCounter(topic, partition, counters, observers)
         self.loaded: Loaded | None = store.load()
@@ -800,7 +802,8 @@ class Writer:
     """Writes a partition's completed records to its store, and bounds memory and disk.
 
     ``tolerates_full_disk``: a full disk raises no error, but sets ``disk_full``. ``unwritten_weight``: the size of the
-    refused steps, in marks without a payload. ``gates`` get the marks before they are written.
+    refused steps, in marks without a payload. ``gates`` get the marks before they are written. ``is_in_doubt``: whether
+    the state may be half changed; nothing is written then, because a progress could pass a mark that is nowhere.
     """
 
     def __init__(
@@ -813,6 +816,7 @@ class Writer:
         *,
         gates: Sequence[Gate] = (),
         tolerates_full_disk: bool,
+        is_in_doubt: Callable[[], bool],
     ) -> None:
         self.store = store
         self.window = window
@@ -824,7 +828,7 @@ class Writer:
         self._counters, self._own_counters = counters, of_partition(counters, topic, partition)
         self._where = f"{topic}[{partition}]"
         self._gates = gates
-        self._tolerates_full_disk = tolerates_full_disk
+        self._tolerates_full_disk, self._is_in_doubt = tolerates_full_disk, is_in_doubt
         self._begun: PartitionState | None = None
         self._flushed_ms = self._flushed_number = 0
         self._flushes: list[tuple[int, int]] = []
@@ -866,7 +870,7 @@ class Writer:
 
     def persist(self) -> None:
         """Write the records completed since the last call, in one atomic step."""
-        if self.fenced:
+        if self.fenced or self._is_in_doubt():
             return
         step = self._state.take_step()
         if step is not None:

@@ -247,6 +247,7 @@ class DedupConsumer(Consumer):
             tolerates_full_disk=True,
             forgets_unwritten=recovery.on_full_disk == "unverified",
         )
+        self._engine.write_unless(lambda: self._interruption.happened)
         if sharing is not None:
             gatekeeper = sharing.gatekeeper(
                 self._engine.counters, group=settings.group, silence_s=settings.silence_s

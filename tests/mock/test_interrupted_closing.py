@@ -112,6 +112,24 @@ def test_a_commit_after_an_alarm_passes_no_record_without_its_mark(
     assert all(message.offset() < len(SENT) for message in poll_quiet(make("orders")))
 
 
+def test_a_completion_behind_an_alarm_passes_no_mark_that_is_lost(
+    make: Make, send: Send, overdue: type[Exception]
+) -> None:
+    """The alarm strikes when a mark has left the memory; until the reopening nothing is written."""
+    send(*SENT[:2])
+    consumer = make("orders", completion="explicit")
+    first, second = poll_some(consumer, 2)
+    strike_at("append")
+    try:
+        with pytest.raises(overdue):
+            consumer.complete(first)
+    finally:
+        sys.setprofile(None)
+    consumer.complete(second)
+    send(*SENT[:2])
+    assert poll_quiet(consumer) == []
+
+
 @pytest.mark.parametrize("place", ["give_back", "_close", "_detach"])
 def test_a_partition_whose_end_was_interrupted_goes_on_at_its_commit(
     make: Make, send: Send, overdue: type[Exception], place: str
