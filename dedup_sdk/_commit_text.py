@@ -142,6 +142,11 @@ class CompletedAbove:
     ranges: tuple[Range, ...]
     witness: Witness | None
 
+    def beginning_at(self, offset: int) -> CompletedAbove | None:
+        """Return the part from an offset on; None without one."""
+        above = from_offset(self.ranges, offset)
+        return replace(self, ranges=above) if above else None
+
     def encode(self, at: int) -> str:
         """Return the value of ``done`` for a commit of offset ``at``; empty without a witness."""
         if self.witness is None:
@@ -186,8 +191,7 @@ class CommitMetadata:
         It begins there; what is completed behind the offset stays so. The leader epoch is not known any more: the
         records before the offset may be of a later one than those that the group has read.
         """
-        above = () if self.done is None else from_offset(self.done.ranges, offset)
-        done = replace(self.done, ranges=above) if self.done is not None and above else None
+        done = None if self.done is None else self.done.beginning_at(offset)
         return replace(self, low=offset, complete=False, epoch=None, done=done)
 
     def with_done(

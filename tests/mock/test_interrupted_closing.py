@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.support.consuming import numbers, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,6 +128,29 @@ def test_a_completion_behind_an_alarm_passes_no_mark_that_is_lost(
     consumer.complete(second)
     send(*SENT[:2])
     assert poll_quiet(consumer) == []
+
+
+def test_a_seek_behind_an_alarm_where_the_commit_had_listed_completions(
+    make: Make, send: Send, overdue: type[Exception]
+) -> None:
+    """Those that lie below the completed ones by now are in no commit any more."""
+    send(*SENT[:10])
+    settings: dict[str, Any] = {"completion": "explicit", "durability": "commit"}
+    first = make("orders", **settings)
+    got = poll_some(first, 10)
+    for row in (0, 1, 2, 5, 6):
+        first.complete(got[row])
+    first.close()
+    consumer = make("orders", **settings)
+    for message in poll_some(consumer, 5)[:-1]:
+        consumer.complete(message)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(overdue):
+        consumer.poll(PATIENCE_S)
+    # Its partitions are opened again, and read the records that are not in the store.
+    consumer.poll(0)
+    consumer.seek(TopicPartition("orders", 0, 8))
+    assert {*SENT[9:10]} <= {*values(poll_quiet(consumer))} <= {*SENT[8:10]}
 
 
 @pytest.mark.parametrize("place", ["give_back", "_close", "_detach"])

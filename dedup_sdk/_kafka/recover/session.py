@@ -331,10 +331,11 @@ class Session:
     def _start_to_reopen(self, assigned: Assigned, known: History) -> Start:
         (history, high), recovered = known, assigned.recovered
         # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
-        history = replace(history, done=None if recovered is None else recovered.completed_above)
+        done = None if recovered is None else recovered.completed_above
         if recovered is not None:
             # Records that were not read yet must still be compared with the marks.
             high = recovered.partition.committable
+        history = replace(history, done=None if done is None else done.beginning_at(high))
         return Start(offset=high, metadata=history, reopened=True, acknowledged=assigned.acknowledged())
 
     def close_by(self, until: float) -> None:
