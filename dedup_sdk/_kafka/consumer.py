@@ -1142,7 +1142,7 @@ class DedupConsumer(Consumer):
             by_hand = self._session.assigned.keys() - self._session.of_group
             self._steps.run_kept(self._assignment.part)
             if self._interruption.happened:
-                # A crash: partitions whose state may be half changed are lost, neither written nor committed.
+                # Its state may be half changed: again, from what is completed.
                 self._steps.run_kept(self._assignment.part)
         if self._session.of_group:
             self._callback_errors.run(self._assignment.commit_in_group)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values
+from dedup_sdk import MemoryStore
+from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer
 
+    from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
 SENT = numbers(0, 40)
@@ -128,6 +130,66 @@ def test_a_completion_behind_an_alarm_passes_no_mark_that_is_lost(
     consumer.complete(second)
     send(*SENT[:2])
     assert poll_quiet(consumer) == []
+
+
+@pytest.mark.parametrize(
+    ("protocol", "way"),
+    [({}, "close"), ({}, "unassign"), ({"partition.assignment.strategy": "cooperative-sticky"}, "close")],
+)
+def test_an_alarm_while_nothing_comes_keeps_what_is_completed(
+    make: Make, send: Send, overdue: type[Exception], kafka: MockKafka, protocol: dict[str, Any], way: str
+) -> None:
+    """A program that Ctrl-C ends in `poll`, and that closes its consumer: another host gets nothing again."""
+    send(*SENT)
+    consumer = make("orders", config=protocol)
+    assert values(poll_some(consumer, len(SENT))) == SENT
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(overdue):
+        consumer.poll(PATIENCE_S)
+    getattr(consumer, way)()
+    assert committed(kafka.bootstrap, "g", "orders").offset == len(SENT)
+    consumer.close()
+    assert poll_quiet(make("orders", store=MemoryStore(), config=protocol)) == []
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_an_alarm_takes_no_completion_from_the_list_of_the_commit(
+    make: Make, send: Send, overdue: type[Exception], *, completes: bool
+) -> None:
+    """Neither from that of the owner before, nor from its own."""
+    send(*SENT[:10])
+    first = make("orders", completion="explicit")
+    got = poll_some(first, 10)
+    for row in (0, 1, 2, 5, 6):
+        first.complete(got[row])
+    first.close()
+    consumer = make("orders", completion="explicit", store=MemoryStore())
+    left = poll_some(consumer, 5)
+    assert values(left) == [SENT[row] for row in (3, 4, 7, 8, 9)]
+    if completes:
+        consumer.complete(left[3])
+        consumer.commit(asynchronous=False)
+    consumer.complete(left[0])
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(overdue):
+        consumer.poll(PATIENCE_S)
+    consumer.close()
+    again = values(poll_quiet(make("orders", completion="explicit", store=MemoryStore())))
+    assert again == [SENT[row] for row in ((4, 7, 9) if completes else (4, 7, 8, 9))]
+
+
+def test_an_alarm_commits_nothing_where_only_the_program_does(
+    make: Make, send: Send, overdue: type[Exception], kafka: MockKafka
+) -> None:
+    """With ``enable.auto.commit=false`` closing commits nothing, with an alarm or without."""
+    send(*SENT)
+    consumer = make("orders", config={"enable.auto.commit": False})
+    poll_some(consumer, len(SENT))
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(overdue):
+        consumer.poll(PATIENCE_S)
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset <= 0
 
 
 def test_a_seek_behind_an_alarm_where_the_commit_had_listed_completions(

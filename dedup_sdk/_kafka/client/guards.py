@@ -13,12 +13,13 @@ kept, and raised in the application's call after the fetched messages are stored
 callbacks in the consumer's settings, of which the settings of all its other clients are made
 (`dedup_sdk._kafka.client.settings.other_client`).
 
-**Interrupted steps** (`Interruption`). An interruption is treated as a crash. Any exception that may leave a step
-half done (Ctrl-C, a timeout signal, a damaged store, a bug) sets one flag. The next call for messages checks it first
-and reopens every partition from its store and its completed offsets. Messages that were handed out count as released:
-none is lost, and some may be delivered twice. The reopening itself may be interrupted: it begins again, with the
-client's assignment, which alone says what is ours. There is no cheaper recovery path, not even for an exception
-inside the client's own call: this one path is covered by every test of recovery.
+**Interrupted steps** (`Interruption`). An interruption is treated as a crash. Any exception that may leave a step half
+done (Ctrl-C, a timeout signal, a damaged store, a bug) sets one flag. The next call for messages checks it first and
+reopens every partition from its store and its completed offsets. Until then nothing is written: marks may have left the
+memory, and reached no store. Messages that were handed out count as released: none is lost, and some may be delivered
+twice. An end of the assignment reopens first, too, and commits what is completed. The reopening itself may be
+interrupted: it begins again, with the client's assignment, which alone says what is ours. There is no cheaper recovery
+path, not even for an exception inside the client's own call: this one path is covered by every test of recovery.
 """
 
 from __future__ import annotations

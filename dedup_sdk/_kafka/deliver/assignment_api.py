@@ -274,8 +274,11 @@ class AssignmentApi:
     def part(self) -> None:
         """Release everything before the client closes: write completed records, release messages of the last call."""
         by_hand = self._session.assigned.keys() - self._session.of_group
-        if self._steps.interruption.happened:
+        if self._steps.lock.ends:
+            # The client of an interrupted `close` answers, and commits, no more.
             self._handover.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
+        elif self._steps.interruption.happened:
+            self._handover.reopen_all()
         self._handover.complete_all_but_last()
         self._delivery.policy.close()
         self._delivery.release_all()

@@ -77,10 +77,9 @@ class Handover:
         self.handlers = handlers
 
     def give_back(self, partitions: list[TopicPartition]) -> None:
-        """Write, commit and close revoked partitions; after an interruption their state is in doubt, as if lost."""
+        """Write, commit and close revoked partitions; after an interruption all partitions are opened again before."""
         if self._steps.interruption.happened:
-            self.lose(partitions)
-            return
+            self.reopen_all()
         until = self.session.deadline()
         if self.handlers is not None:
             # Outcomes for lost partitions cannot be written, so that their handlers are not waited for.

@@ -331,7 +331,7 @@ class Session:
     def _start_to_reopen(self, assigned: Assigned, known: History) -> Start:
         (history, high), recovered = known, assigned.recovered
         # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
-        done = None if recovered is None else recovered.completed_above
+        done = assigned.commits.listed or (None if recovered is None else recovered.completed_above)
         if recovered is not None:
             # Records that were not read yet must still be compared with the marks.
             high = recovered.partition.committable
