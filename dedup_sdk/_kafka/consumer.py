@@ -750,20 +750,26 @@ class DedupConsumer(Consumer):
             idle=IdleClock(self._session, self._idle_timeout_s),
             is_stopped=lambda: self._stopped,
             forget_stop=self._forget_stop,
-            set_block=self._set_block,
+            begin_block=self._begin_block,
+            end_block=self._end_block,
         )
 
     def _forget_stop(self) -> None:
         self._stopped = False
 
-    def _set_block(self, block: TransactionBlock | None) -> None:
+    def _begin_block(self, block: TransactionBlock) -> None:
         with self._access.lock:
-            if block is not None:
-                self._refuse_second_loop()
+            self._refuse_second_loop()
             self._block = block
         # Its settings may have older credentials.
-        if block is not None and self._client.login is not None:
+        if self._client.login is not None:
             block.log_in(*self._client.login)
+
+    def _end_block(self, block: TransactionBlock) -> None:
+        # Not where another loop is at work, which the block was refused for.
+        if self._block is block:
+            self._in_hand.end_explicit()
+            self._block = None
 
     def _refuse_second_loop(self) -> None:
         if self._runner is not None:

@@ -104,11 +104,13 @@ class TransactionBlock:
         idle: IdleClock,
         is_stopped: Callable[[], bool],
         forget_stop: Callable[[], None],
-        set_block: Callable[[TransactionBlock | None], None],
+        begin_block: Callable[[TransactionBlock], None],
+        end_block: Callable[[TransactionBlock], None],
     ) -> None:
         self._consumer, self._in_hand, self._idle = consumer, in_hand, idle
         self.committer, self._given = committer, given
-        self._is_stopped, self._forget_stop, self._set_block = is_stopped, forget_stop, set_block
+        self._is_stopped, self._forget_stop = is_stopped, forget_stop
+        self._begin_block, self._end_block = begin_block, end_block
         self.current: Transaction | None = None
         """The transaction under way: only with it messages are taken, and records produced."""
         self._first: Message | None = None
@@ -142,17 +144,11 @@ class TransactionBlock:
         """Begin: messages that you got before are completed, if asking for more does so."""
         self._use()
         try:
-            self._set_block(self)
-        except BaseException:
-            self.committer.close()
-            raise
-        try:
+            self._begin_block(self)
             self._in_hand.begin_explicit(None)
             self.committer.open()
         except BaseException:
-            self.committer.close()
-            self._in_hand.end_explicit()
-            self._set_block(None)
+            self._end()
             raise
         self._place = "inside"
         return self
@@ -168,12 +164,26 @@ class TransactionBlock:
                 self._finish()
         finally:
             self._place, self.current = "behind", None
+            self._end()
+            self._forget_stop()
+
+    def _end(self) -> None:
+        try:
+            self._let_go()
+        except BaseException as error:
+            self._note(error)
+            # A step may have been left out; each of them may be repeated.
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """Let go of the producer and of the messages; the consumer completes messages as before the block."""
+        try:
             self.committer.close()
             if self._first is not None:
                 self._consumer.transaction_aborted([self._first])
-            self._in_hand.end_explicit()
-            self._set_block(None)
-            self._forget_stop()
+        finally:
+            self._end_block(self)
 
     def log_in(self, username: str, password: str) -> None:
         """Use these credentials from the next login on, unless the producer is the application's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from dedup_sdk._transactions.transactions import TransactionBlock
     from tests.support.worlds import World
@@ -74,6 +76,19 @@ def copy_one(transactions: TransactionBlock, topic: str) -> None:
     transaction = next(iter(transactions))
     for message in transaction:
         transaction.produce(topic, message.value())
+
+
+def copy_one_and_strike(consumer: DedupConsumer, topic: str, place: str) -> None:
+    """Copy a transaction, and raise `KeyboardInterrupt` where the end of the block calls this function."""
+
+    def profile(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and frame.f_code.co_qualname.endswith(place):
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    with consumer.transactions() as transactions:
+        copy_one(transactions, topic)
+        sys.setprofile(profile)
 
 
 @pytest.fixture
@@ -682,6 +697,20 @@ def test_a_program_that_goes_on_after_an_interrupted_commit_doubles_nothing(
     assert struck
     assert sorted(seen(world, out)) == numbers(0, 10)
     assert committed_of(world) == (10, True)
+
+
+@pytest.mark.parametrize("place", ["Committer.close", "InHand.end_explicit", "_end_block"])
+def test_a_block_whose_end_is_interrupted_is_over(world: World, out: str, place: str) -> None:
+    """The consumer goes on without it: messages are completed as before, and another block may begin."""
+    world.send(*numbers(0, 5))
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        with pytest.raises(KeyboardInterrupt):
+            copy_one_and_strike(consumer, out, place)
+        world.send(*numbers(5, 10))
+        poll_some(consumer, 5)
+        copy(consumer, out)
+    assert world.committed().offset == 10
+    assert seen(world, out) == numbers(0, 5)
 
 
 @pytest.mark.parametrize("is_done", [True, False])
