@@ -233,6 +233,11 @@ class Partition:
         """
         return min(self.flight.high, self._read_to)
 
+    @property
+    def written_to(self) -> int:
+        """The watermark that the store has; gates were told of the completions below."""
+        return self.writer.written_to
+
     def read_from(self, offset: int) -> None:
         """Set the offset from which this owner reads; see `committable`."""
         self._read_to = offset
@@ -825,6 +830,8 @@ class Writer:
         # With a quota, writing may fail again although there is free space: that is logged once.
         self._told = False
         self.fenced = False
+        self.written_to = -1
+        """The watermark that the store has."""
         self._counters, self._own_counters = counters, of_partition(counters, topic, partition)
         self._where = f"{topic}[{partition}]"
         self._gates = gates
@@ -853,7 +860,7 @@ class Writer:
 
     def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
         """Write for this state from here on; ``journaled``: the marks in the journal. Refused steps are dropped."""
-        self._begun = state
+        self._begun, self.written_to = state, state.progress.high
         self._forget_steps()
         if len(journaled.offsets):
             self._note_journaled(journaled)
@@ -883,6 +890,9 @@ class Writer:
 
     def append(self, progress: Progress, marks: Marks) -> None:
         """Write a step; if the disk is full, keep it and write it later."""
+        if self._is_in_doubt():
+            # By another thread, since `persist` has looked.
+            return
         # A progress must not be written without its marks, so refused marks go with the next step.
         self.unwritten_steps.append(marks)
         self.unwritten_weight += weight_of(marks)
@@ -899,6 +909,7 @@ class Writer:
             return
         self._counters.journal.observe(perf_counter() - began)
         self.unwritten_steps, self.unwritten_weight = [], 0
+        self.written_to = progress.high
         self._steps += 1
         self._note_journaled(marks)
 
@@ -1057,7 +1068,7 @@ class Writer:
 
     def _flush_steps(self) -> Generator[None, None, None]:
         self.persist()
-        if self.disk_full:
+        if self.disk_full or self._is_in_doubt():
             return
         state = self._state
         memory = state.memory
@@ -1125,13 +1136,17 @@ class Writer:
             # A progress must not be written without its marks.
             self.persist()
             self.finish_flush()
-        dropped_ms = self.store.evict() if self.reach_ms >= 0 else None
+        dropped_ms = self.store.evicts_to_ms if self.reach_ms >= 0 else None
         if dropped_ms is None:
             return False
         # A timestamp in the future counts as now: it must not make all later records unverified.
         self._state.memory.reach.forgot_before(min(dropped_ms, self._state.memory.reach.stream_time_ms) + 1)
         self._note_dropped(dropped_ms + 1)
         self.append(self._state.progress, NO_MARKS)
+        if self._is_in_doubt():
+            # The store still counts on these marks.
+            return False
+        self.store.evict()
         self._own_counters.generations_shed += 1
         window_ms = self.effective_window_ms
         logger.warning(

@@ -89,6 +89,11 @@ class EphemeralStore:
         """See `PartitionStore.oldest_ms`; always None, there is no sorted file to drop."""
         return None
 
+    @property
+    def evicts_to_ms(self) -> int | None:
+        """See `PartitionStore.evicts_to_ms`; always None, there are no marks on the disk."""
+        return None
+
     def evict(self) -> int | None:
         """See `PartitionStore.evict`; always None, there are no marks on the disk."""
         return None

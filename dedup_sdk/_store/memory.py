@@ -210,6 +210,11 @@ class MemoryPartition:
         """See `PartitionStore.oldest_ms`."""
         return min((entry.newest_ms for entry in self._memory().flushes), default=None)
 
+    @property
+    def evicts_to_ms(self) -> int | None:
+        """See `PartitionStore.evicts_to_ms`."""
+        return self.oldest_ms
+
     def evict(self) -> int | None:
         """See `PartitionStore.evict`."""
         oldest_ms = self.oldest_ms

@@ -155,6 +155,10 @@ class PartitionStore(Protocol):
     def oldest_ms(self) -> int | None:
         """The timestamp where the oldest sorted file begins, None when there is none."""
 
+    @property
+    def evicts_to_ms(self) -> int | None:
+        """The newest timestamp that `evict` would drop now, None when there is nothing to drop."""
+
     def evict(self) -> int | None:
         """Drop the oldest marks that can be dropped in bulk, even if a window reaches them.
 

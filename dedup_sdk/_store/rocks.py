@@ -593,6 +593,12 @@ class RocksPartition:
         oldest = self._oldest()
         return None if oldest is None else oldest.began_ms
 
+    @property
+    def evicts_to_ms(self) -> int | None:
+        """See `PartitionStore.evicts_to_ms`."""
+        oldest = None if self._is_installing else self._oldest()
+        return None if oldest is None else oldest.newest_ms
+
     def evict(self) -> int | None:
         """See `PartitionStore.evict`: drops the oldest generation, even if it is the only one."""
         oldest = self._oldest()

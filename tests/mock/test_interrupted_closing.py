@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
+from dedup_sdk.shared import MemoryClaimStore, Shared
 from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -176,6 +178,83 @@ def test_an_alarm_takes_no_completion_from_the_list_of_the_commit(
     consumer.close()
     again = values(poll_quiet(make("orders", completion="explicit", store=MemoryStore())))
     assert again == [SENT[row] for row in ((4, 7, 9) if completes else (4, 7, 8, 9))]
+
+
+def test_an_alarm_hides_nothing_that_a_seek_asked_for(
+    make: Make, send: Send, overdue: type[Exception]
+) -> None:
+    """Completions that a commit before the seek had listed are no completions after it."""
+    send(*SENT[:10])
+    consumer = make("orders", completion="explicit")
+    got = poll_some(consumer, 10)
+    for row in (5, 6):
+        consumer.complete(got[row])
+    consumer.commit(asynchronous=False)
+    consumer.seek(TopicPartition("orders", 0, 0))
+    consumer.commit(offsets=[TopicPartition("orders", 0, 0)], asynchronous=True)
+    assert values(poll_some(consumer, 1)) == SENT[:1]
+    strike_at("_round")
+    with pytest.raises(overdue):
+        consumer.poll(1)
+    sys.setprofile(None)
+    assert values(poll_quiet(consumer)) == SENT[:10]
+
+
+def test_a_completion_behind_an_alarm_stays_one(make: Make, send: Send, overdue: type[Exception]) -> None:
+    """Also above one that is in flight: the reopening does not deliver that message again."""
+    send(*SENT[:2])
+    consumer = make("orders", completion="explicit")
+    _, second = poll_some(consumer, 2)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(overdue):
+        consumer.poll(PATIENCE_S)
+    consumer.complete(second)
+    assert values(poll_quiet(consumer)) == SENT[:1]
+
+
+def test_a_completion_behind_an_alarm_of_which_a_shared_memory_does_not_know(
+    make: Make, send: Send, overdue: type[Exception]
+) -> None:
+    """The message comes again, and holds its copy in another partition back: no copy is called fresh."""
+    send("a", topic="pairs", partition=0)
+    consumer = make("pairs", completion="explicit", shared=Shared(MemoryClaimStore(), scope="topic"))
+    (message,) = poll_some(consumer, 1)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(overdue):
+        consumer.poll(PATIENCE_S)
+    consumer.complete(message)
+    (again,) = poll_some(consumer, 1)
+    send("a", topic="pairs", partition=1)
+    assert poll_quiet(consumer) == []
+    consumer.complete(again)
+    assert poll_quiet(consumer) == []
+
+
+@pytest.mark.parametrize(("call", "other"), [("poll", "commit"), ("consume", "commit"), ("consume", "seek")])
+def test_an_alarm_behind_a_call_of_another_thread_loses_nothing(
+    make: Make, send: Send, overdue: type[Exception], call: str, other: str
+) -> None:
+    """Messages that a call has taken, and not returned, are not completed by the other thread's commit or seek."""
+    send(*SENT[:10])
+    consumer = make("orders")
+    others: dict[str, Callable[[], object]] = {
+        "commit": lambda: commit_all(consumer),
+        "seek": lambda: consumer.seek(TopicPartition("orders", 0, 5)),
+    }
+
+    def profile(frame: FrameType, event: str, result: Any) -> None:
+        if event == "return" and frame.f_code.co_name == "_round" and result:
+            sys.setprofile(None)
+            thread = threading.Thread(target=others[other])
+            thread.start()
+            thread.join()
+            signal.raise_signal(signal.SIGALRM)
+
+    sys.setprofile(profile)
+    with pytest.raises(overdue):
+        consumer.poll(PATIENCE_S) if call == "poll" else consumer.consume(10, PATIENCE_S)
+    sys.setprofile(None)
+    assert values(poll_quiet(consumer)) == SENT[:10]
 
 
 def test_an_alarm_commits_nothing_where_only_the_program_does(

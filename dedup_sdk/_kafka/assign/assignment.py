@@ -411,7 +411,7 @@ class Assigned:
             is_committed = (
                 not (start.must_commit_first or self.delivered_to >= 0) and above.ranges[0][0] >= start.offset
             )
-            self.commits.note_done(above.encode(start.offset) if is_committed else "", start.offset)
+            self.commits.note_done(above.encode(start.offset) if is_committed else "")
         self.phase, self.retry = recovered, Retry()
         self.enter(State.ANNOUNCING)
 

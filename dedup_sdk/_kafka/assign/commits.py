@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._commit_text import CommitMetadata, CompletedAbove, decode, done_part
+from dedup_sdk._commit_text import CommitMetadata, done_part
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._observe import Counters, of_partition
 
@@ -56,8 +56,7 @@ class CommitState:
     confirmed: int = -1
     """The group's offset that the broker confirmed last; where the user gave the start, only a commit by the user."""
     done_asked: str = ""
-    """The offsets completed above ``done_at`` (`done_part`): by the last commit, or by the one found at the start."""
-    done_at: int = -1
+    """The offsets completed above it (`done_part`), from the last commit or from the one found at the start."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group's commit says where the partition's history begins."""
     before_move: TopicPartition | None = None
@@ -77,22 +76,17 @@ class CommitState:
 
         After a move back ``start`` itself is new to the group: its commit lies above it, or lists more as completed.
         """
-        before, self.before_move, self.done_asked = self.before_move, None, ""
+        before, self.before_move = self.before_move, None
         if before is not None and start <= before.offset:
-            self.requested = min(self.requested, start - 1)
+            self.requested, self.done_asked = min(self.requested, start - 1), ""
 
     def forget_move(self) -> None:
         """Commit only what is completed at the new place, as if nothing had been completed before the move."""
         self.before_move = None
 
-    def note_done(self, done: str, at: int) -> None:
-        """Set the completions above its offset, ``at``, that the group's commit has (`done_part`)."""
-        self.done_asked, self.done_at = done, at
-
-    @property
-    def listed(self) -> CompletedAbove | None:
-        """The completions that the last commit lists; None without any, and where a move has brought no message yet."""
-        return decode(self.done_asked, self.done_at) if self.done_asked and self.before_move is None else None
+    def note_done(self, done: str) -> None:
+        """Set the completions above its offset that the group's commit has (`done_part`)."""
+        self.done_asked = done
 
     def ask_again(self) -> None:
         """Forget the requested offset: the broker refused it, or the partition starts before it."""
@@ -273,7 +267,7 @@ class Commits:
         for tp in answered:
             commits = self._assigned[tp.topic, tp.partition].commits
             commits.requested = max(commits.requested, tp.offset)
-            commits.note_done(done_part(tp.metadata), tp.offset)
+            commits.note_done(done_part(tp.metadata))
         self._apply_answer(None, answered)
 
     def await_nothing(self) -> None:
@@ -387,7 +381,7 @@ class Commits:
         for tp in offsets:
             assigned = self._assigned[tp.topic, tp.partition]
             assigned.commits.requested = max(assigned.commits.requested, tp.offset)
-            assigned.commits.note_done(done_part(tp.metadata), tp.offset)
+            assigned.commits.note_done(done_part(tp.metadata))
         self._sent_at |= dict.fromkeys(((tp.topic, tp.partition) for tp in offsets), time.monotonic())
         try:
             if until is None:
@@ -590,14 +584,7 @@ def _prefix_at_reopening(assigned: Assigned) -> TopicPartition | None:
 def _prefix_at_start(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of what was completed when a partition started; None where nothing is known of it."""
     known = assigned.history_at_start()
-    if known is None:
-        return None
-    told, done = known.told, known.told.done
-    if done is not None and done.witness is not None:
-        # At another offset than it was read from it may not fit.
-        witness = done.witness
-        told = told.with_done(done.ranges, known.high, lambda at: witness if at == witness.offset else None)
-    return commit_at(assigned.coordinates, known.high, told)
+    return None if known is None else commit_at(assigned.coordinates, known.high, known.told)
 
 
 def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:

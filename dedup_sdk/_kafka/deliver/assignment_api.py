@@ -390,6 +390,9 @@ class AssignmentApi:
             if not self._steps.lock.may_change("incremental_unassign"):
                 return
             self._handover.complete_all_but_last()
+            if self._steps.interruption.happened:
+                # Before the client forgets them: that would count as a loss.
+                self._handover.reopen_all()
             self._raise_refusal(self._unassign_some, partitions)
 
     def _unassign_some(self, partitions: list[TopicPartition]) -> KafkaException | None:

@@ -84,7 +84,8 @@ class OnNextCall(ByName):
 
     def commit(self, ends: Mapping[Coordinates, int | None], *, named: bool) -> Iterable[Partition]:
         """Complete the delivered messages below these offsets."""
-        return self._delivery.complete_below(ends) if named else self._delivery.complete_given()
+        below = named or self._delivery.on_the_way
+        return self._delivery.complete_below(ends) if below else self._delivery.complete_given()
 
     def move(self) -> Iterable[Partition]:
         """Complete the messages delivered before the last call, whose own ones may be unhandled."""

@@ -75,6 +75,7 @@ class Delivery:
         One table, which says alone who is given: behind an interruption no two tables can differ."""
         self._last: Sequence[Any] = ()
         """The messages of the last `take`."""
+        self._on_the_way: Callable[[], Sequence[Any]] = tuple
         self.forgettings = 0
         """How often messages were forgotten: whoever keeps delivered ones looks which of them still count."""
 
@@ -82,6 +83,19 @@ class Delivery:
         """Complete messages by this policy from here on."""
         self.batch.count()
         self.policy, self.batch.counts = policy, policy.counts
+
+    def look_on_the_way(self, on_the_way: Callable[[], Sequence[Any]]) -> None:
+        """Complete no messages below offsets that ``on_the_way`` returns: another thread's call has not returned them.
+
+        A signal may strike that call still, and nobody would get them.
+        """
+        self._on_the_way = on_the_way
+
+    @property
+    def on_the_way(self) -> dict[Coordinates, int]:
+        """The first offset of each partition that a call of another thread has taken and not returned."""
+        messages = grouped(self._on_the_way())
+        return {of: min(message.offset() for message in each) for of, each in messages.items()}
 
     # --- taking --------------------------------------------------------------------------------------------------
 
@@ -259,11 +273,13 @@ class Delivery:
 
         Messages that wait by themselves lie in none of these batches: those behind them are completed.
         """
-        completed = []
+        completed, on_the_way = [], self.on_the_way
         for of, end in ends.items():
             partition = self.partition_of(*of)
             if partition is None:
                 continue
+            if of in on_the_way:
+                end = on_the_way[of] if end is None else min(end, on_the_way[of])  # noqa: PLW2901
             ready = self.batch.first_ready(*of)
             stop = partition.flight.position if ready is None else ready
             stop = stop if end is None else min(stop, end)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from sys import _current_frames as current_frames
 from threading import get_ident, main_thread
 from typing import Any, Final
@@ -73,6 +73,10 @@ class Poller:
         """The thread inside `messages`, or `heartbeat`."""
         self._refused = False
         """Whether another thread was refused since that thread entered."""
+        self._caller: int | None = None
+        self._taken: Sequence[Any] = ()
+        """The thread of the last call for messages, and the messages that it has taken."""
+        self._delivery.look_on_the_way(self._on_the_way)
         self._survived = -1
         """How many stores had been set aside at the last `StoreCorruptError`, -1 before the first."""
         self._holds_back = False
@@ -94,6 +98,7 @@ class Poller:
             if busy or lock.closed or lock.ends or me != self._main_thread or not self._assignment.asked:
                 self._refuse_or_warn(me, in_step=in_step)
             self.thread, self._refused = me, False
+            self._caller, self._taken = me, ()
         try:
             try:
                 while True:
@@ -177,6 +182,7 @@ class Poller:
             try:
                 if judges and fetcher.messages:
                     if alone and (got := judge.judge_one()):
+                        self._taken = got
                         return got
                     if judge.judged > self._maintenance.judged:
                         self._maintenance.write_before(len(fetcher.messages))
@@ -242,11 +248,18 @@ class Poller:
         gatekeeper = self._engine.gatekeeper
         if gatekeeper is not None and not gatekeeper.is_sure:
             self._judge.ask(gatekeeper)
-        got = self._delivery.take(count)
+        got = self._taken = self._delivery.take(count)
         if self._delivery.waiting.queue:
             # The next call must come here again: the queue is delivered before the batch.
             self._steps.interruption.request_maintenance()
         return got
+
+    def _on_the_way(self) -> Sequence[Any]:
+        """Return the messages that a call of another thread has taken, and has not returned."""
+        is_other = bool(self._taken) and self._caller != get_ident()
+        if not (is_other and self._is_inside(self._caller)):
+            return ()
+        return [message for message in self._taken if message.error() is None]
 
     # --- calls that are refused, and errors ----------------------------------------------------------------------
 

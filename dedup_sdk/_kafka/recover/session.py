@@ -29,6 +29,7 @@ from dedup_sdk._kafka.assign.assignment import (
     Assigned,
     Pause,
     Reading,
+    Recovered,
     Recovering,
     State,
 )
@@ -308,35 +309,32 @@ class Session:
         for assigned in list(self.assigned.values()):
             if assigned.state is State.FAILED:
                 continue
-            partition, known = assigned.engine_partition, assigned.history()
-            start = (
-                assigned.start
-                if partition is None or known is None
-                else self._start_to_reopen(assigned, known)
-            )
+            recovered = assigned.recovered
+            start = assigned.start if recovered is None else self._start_to_reopen(assigned, recovered)
             self._begin_again(assigned, start, before=settle_move(assigned), write=False)
-            if partition is not None and partition.has_failed and start is not None:
+            if recovered is not None and recovered.partition.has_failed and start is not None:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 
     def reopen(self, topic: str, partition: int) -> None:
         """Drop the records in flight of a partition, and restart it from its completed ones."""
         assigned = self.assigned[topic, partition]
-        known = assigned.history()
-        if assigned.active is not None and known is not None:
+        if (active := assigned.active) is not None:
             # Until it has recovered, only that commit tells an end of the assignment what is completed.
             before = self.commits.before_move(assigned)
-            self._begin_again(assigned, self._start_to_reopen(assigned, known), before=before)
+            self._begin_again(assigned, self._start_to_reopen(assigned, active), before=before)
             self.commits.hand_on(assigned, self.assigned[topic, partition])
 
-    def _start_to_reopen(self, assigned: Assigned, known: History) -> Start:
-        (history, high), recovered = known, assigned.recovered
-        # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
-        done = assigned.commits.listed or (None if recovered is None else recovered.completed_above)
-        if recovered is not None:
-            # Records that were not read yet must still be compared with the marks.
-            high = recovered.partition.committable
-        history = replace(history, done=None if done is None else done.beginning_at(high))
-        return Start(offset=high, metadata=history, reopened=True, acknowledged=assigned.acknowledged())
+    def _start_to_reopen(self, assigned: Assigned, recovered: Recovered) -> Start:
+        # Records that were not read yet must still be compared with the marks.
+        high = recovered.partition.committable
+        if self.engine.gatekeeper is None:
+            told = recovered.metadata(high)
+        else:
+            # The shared memory is told of a completion when that is written: all others come again.
+            proven = max(recovered.partition.written_to, recovered.partition.flight.committed or 0)
+            high = min(high, proven)
+            told = _without_own(recovered, high)
+        return Start(offset=high, metadata=told, reopened=True, acknowledged=assigned.acknowledged())
 
     def close_by(self, until: float) -> None:
         """Note when (monotonic seconds) the consumer must be closed: every deadline from here on lies before that."""
@@ -454,12 +452,13 @@ class Session:
         ``same_until`` and ``contradicted_at``: see `LogChange`.
         """
         assigned = self.assigned[topic, partition]
-        known = assigned.history()
-        if known is not None:
+        if (recovered := assigned.recovered) is not None:
             # A recreated topic has the same leader epochs: by them the broker takes its log for the old one.
             self._client.topics.forget()
-            start = self._start_to_reopen(assigned, known)
-            self._begin_again(assigned, replace(start, log_change=LogChange(same_until, contradicted_at)))
+            start = self._start_to_reopen(assigned, recovered)
+            # Nobody knows which log had the records that were completed above.
+            told, change = _without_own(recovered, start.offset), LogChange(same_until, contradicted_at)
+            self._begin_again(assigned, replace(start, metadata=told, log_change=change))
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
         """Record a pause or resume by the user, which the end of a recovery must not undo."""
@@ -484,6 +483,13 @@ class Session:
             return assigned is not None
         place = assigned.recovered.partition.flight.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
+
+
+def _without_own(recovered: Recovered, high: int) -> CommitMetadata:
+    """Return the history up to an offset; above it are completed those that the group's commit listed at the start."""
+    above = recovered.completed_above
+    done = None if above is None else above.beginning_at(high)
+    return replace(recovered.metadata(high, ()), done=done)
 
 
 def _start_of_move(history: CommitMetadata, high: int, offset: int, *, own: int) -> Start:

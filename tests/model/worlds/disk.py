@@ -190,6 +190,11 @@ class DiskPartition:
         """See `PartitionStore.oldest_ms`."""
         return self._inner.oldest_ms
 
+    @property
+    def evicts_to_ms(self) -> int | None:
+        """See `PartitionStore.evicts_to_ms`."""
+        return self._inner.evicts_to_ms
+
     def evict(self) -> int | None:
         """See `PartitionStore.evict`."""
         return self._inner.evict()

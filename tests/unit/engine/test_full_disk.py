@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -165,6 +166,31 @@ def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.Monke
     monkeypatch.setattr(first.store, "reopen", lambda: False)
     assert not deduplicator.write_again()
     assert (first.writer.disk_full, second.writer.disk_full) == (True, False)
+
+
+def test_a_crash_as_marks_are_dropped_leaves_no_coverage_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store says first that it does not know them any more."""
+    batch = [Record("t", 0, offset, START_MS + offset, key=b"%d" % offset) for offset in range(20)]
+    deduplicator = engine(RocksStore(tmp_path))
+    kinds(deduplicator, batch)
+    partition = deduplicator.partitions["t", 0]
+    partition.flush()
+    dropped = partition.store.evict
+
+    def crash() -> None:
+        dropped()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(partition.store, "evict", crash)
+    with pytest.raises(KeyboardInterrupt):
+        partition.writer.evict()
+    partition.abandon()
+    again = engine(RocksStore(tmp_path))
+    copies = [replace(each, offset=20 + each.offset, timestamp_ms=START_MS + 100) for each in batch]
+    assert kinds(again, copies) == {"unverified"}
+    again.shut()
 
 
 @pytest.mark.slow
