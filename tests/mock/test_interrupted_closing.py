@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
 from dedup_sdk.shared import MemoryClaimStore, Shared
+from tests.support import interrupting
 from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -53,16 +54,7 @@ def overdue(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
 
 def strike_at(name: str, times: int = 1) -> None:
     """Have the alarm strike at the n-th call of a function of this name."""
-    left = [times]
-
-    def profile(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code.co_name == name:
-            left[0] -= 1
-            if left[0] == 0:
-                sys.setprofile(None)
-                signal.raise_signal(signal.SIGALRM)
-
-    sys.setprofile(profile)
+    interrupting.strike_at(name, lambda: signal.raise_signal(signal.SIGALRM), times)
 
 
 def commit_all(consumer: Consumer, _: object = None) -> None:

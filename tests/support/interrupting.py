@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType, TracebackType
 
 _HERE = (str(Path(__file__).parents[2] / "dedup_sdk"), contextlib.__file__)
@@ -20,6 +21,20 @@ _LOOKS = {dis.opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_
 
 class Interrupted(BaseException):
     """The error of a signal handler; like KeyboardInterrupt no Exception."""
+
+
+def strike_at(place: str, strike: Callable[[], object], times: int = 1) -> None:
+    """Have a function called at the n-th call of a function of this (qualified) name, in this thread."""
+    left = [times]
+
+    def profile(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and f".{frame.f_code.co_qualname}".endswith(f".{place}"):
+            left[0] -= 1
+            if left[0] == 0:
+                sys.setprofile(None)
+                strike()
+
+    sys.setprofile(profile)
 
 
 class InterruptingQueue(deque[Any]):

@@ -16,11 +16,13 @@ from tests.integration.kafka.test_transactions import (
     OUT,
     committed_of,
     failing,
+    interrupt,
     of_the_application,
     seen,
 )
 from tests.support.bridging import until
 from tests.support.consuming import PATIENCE_S, numbers, values
+from tests.support.interrupting import strike_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -237,6 +239,28 @@ def test_who_has_lost_a_message_leaves_it_out(world: World, out: str) -> None:
         run(consumer, copying(out, seek), given={"seconds": 1})
     assert sought
     assert Counter(seen(world, out)) == Counter(numbers(0, 10))
+
+
+@pytest.mark.parametrize("place", ["InHand.transaction_committed", "InHand.complete", "Partition.complete"])
+def test_an_interruption_as_a_transaction_is_noted_doubles_nothing(
+    world: World, out: str, place: str
+) -> None:
+    """A message before those of the transaction is still with its handler; the program goes on."""
+    world.send(*numbers(0, 6))
+    others_are_done = threading.Event()
+
+    def handle(message: Message, produce: Callable[..., None]) -> None:
+        if message.offset() == 0:
+            others_are_done.wait(3)
+        produce(out, message.value())
+
+    with world.consumer(idle_timeout=IDLE_S) as consumer:
+        strike_at(place, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(consumer, handle, workers=2, order="none")
+        others_are_done.set()
+        run(consumer, handle, workers=2, order="none")
+    assert sorted(seen(world, out)) == numbers(0, 6)
 
 
 def test_a_record_belongs_into_the_call_of_its_handler(world: World, out: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,10 +17,10 @@ from dedup_sdk.errors import TransactionError
 from dedup_sdk.orders import integer
 from dedup_sdk.shared import MemoryClaimStore, Shared
 from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values
+from tests.support.interrupting import strike_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from dedup_sdk._transactions.transactions import TransactionBlock
     from tests.support.worlds import World
@@ -78,17 +77,16 @@ def copy_one(transactions: TransactionBlock, topic: str) -> None:
         transaction.produce(topic, message.value())
 
 
+def interrupt() -> None:
+    """Raise what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def copy_one_and_strike(consumer: DedupConsumer, topic: str, place: str) -> None:
-    """Copy a transaction, and raise `KeyboardInterrupt` where the end of the block calls this function."""
-
-    def profile(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code.co_qualname.endswith(place):
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
+    """Copy a transaction, and interrupt the end of the block where that calls this function."""
     with consumer.transactions() as transactions:
         copy_one(transactions, topic)
-        sys.setprofile(profile)
+        strike_at(place, interrupt)
 
 
 @pytest.fixture
