@@ -82,12 +82,14 @@ class MemoryPartition:
         """See `PartitionStore.append`."""
         memory = self._memory()
         check_payloads(marks)
-        # A whole progress needs no step before: the list must not grow for ever.
-        if not progress.delta:
-            memory.steps.clear()
-        memory.steps.append(progress)
+        # The marks first: a signal may strike in between, and a progress must not pass marks that are nowhere.
         if marks.count:
             memory.journal.append(marks)
+        if progress.delta:
+            memory.steps.append(progress)
+        else:
+            # A whole progress needs no step before: the list must not grow for ever.
+            memory.steps[:] = [progress]
 
     def find(self, digests: bytes, count: int) -> Found:
         """See `PartitionStore.find`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from dedup_sdk._store.protocol import Identity, KeyStore, PartitionStore
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ForeignStoreError, StoreError, StoreLockedError
 from tests.support.finding import find
+from tests.support.interrupting import Interrupted, InterruptedAt
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows, write_snapshot
 from tests.support.steps import finish
 
@@ -52,6 +54,25 @@ def test_steps_come_back_in_order_with_every_field_of_the_last_progress(
     assert loaded.recent.digests == digest("a") + digest("b") + digest("a")
     assert loaded.recent.offsets.tolist() == [0, 1, 8]
     assert loaded.recent.timestamps.tolist() == [10, 11, 18]
+
+
+def test_a_signal_in_a_step_leaves_no_progress_without_its_marks(
+    key_store: KeyStore, store: PartitionStore
+) -> None:
+    """Wherever the signal strikes."""
+    place, has_struck = 0, True
+    while has_struck:
+        place += 1
+        at = InterruptedAt(place)
+        with suppress(Interrupted), at:
+            store.append(progress(place), marks((f"n-{place}", place - 1, 10)))
+        has_struck = at.struck
+        store.close()
+        store = key_store.open(IDENTITY, WINDOW)
+        loaded = store.load()
+        written = loaded is not None and loaded.progress.high == place
+        assert loaded is None or not written or digest(f"n-{place}") in loaded.recent.digests, at.where
+    assert place > 1
 
 
 def test_deltas_come_back_as_the_whole(key_store: KeyStore, store: PartitionStore) -> None:

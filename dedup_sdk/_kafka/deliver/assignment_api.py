@@ -277,8 +277,6 @@ class AssignmentApi:
         if self._steps.lock.ends:
             # The client of an interrupted `close` answers, and commits, no more.
             self._handover.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
-        elif self._steps.interruption.happened:
-            self._handover.reopen_all()
         self._handover.complete_all_but_last()
         self._delivery.policy.close()
         self._delivery.release_all()
@@ -300,6 +298,9 @@ class AssignmentApi:
 
     def _close_lost_and_rest(self, partitions: list[TopicPartition]) -> None:
         going, lost = self._revoked_with(partitions), coordinates_in(partitions)
+        if self._steps.interruption.happened:
+            # Before the lost ones are gone: the client has them still, and they would be taken back.
+            self._handover.reopen_all()
         self._handover.lose([tp for tp in going if (tp.topic, tp.partition) in lost])
         if rest := [tp for tp in going if (tp.topic, tp.partition) not in lost]:
             self._handover.give_back(rest)
