@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter, is_, itemgetter
+from itertools import compress
+from operator import attrgetter, is_not, itemgetter
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -70,7 +71,7 @@ class Run(NamedTuple):
     """Some rows of a chunk, ascending."""
 
     chunk: Chunk
-    rows: list[int]
+    rows: Sequence[int]
 
 
 class Partition:
@@ -504,21 +505,22 @@ class Partition:
         return offered
 
     def offered_run(self, items: Sequence[Any]) -> Run | None:
-        """Return the first of these items that lie in one chunk, and are offered with it; None without any.
-
-        The items ascend by offset.
-        """
+        """Return the first of these items as long as they follow in one chunk, and are offered with it; None without any."""
         place = self.flight.place(items[0].offset()) if self.started else None
         if place is None or not place.chunk.items:
             return None
         chunk, first = place
         # The rows of the chunk that were offered, from the first item on; by identity, because a record of another log
         # may have the same offset.
-        states = np.frombuffer(chunk.states, np.uint8)[first:]
-        rows = (np.flatnonzero(states == OFFERED)[: len(items)] + first).tolist()
-        same = list(map(is_, items, map(chunk.items.__getitem__, rows)))
-        rows = rows[: same.index(False) if False in same else len(same)]
-        return Run(chunk, rows) if rows else None
+        states = chunk.states[first:]
+        rows: Sequence[int] = range(first, len(chunk.states))
+        offered: Iterable[Any] = chunk.items[first:]
+        if states.count(OFFERED) < len(states):
+            rows = (np.flatnonzero(np.frombuffer(states, np.uint8) == OFFERED) + first).tolist()
+            offered = map(chunk.items.__getitem__, rows)
+        most = min(len(items), len(rows))
+        count = next(compress(range(most), map(is_not, items, offered)), most)
+        return Run(chunk, rows[:count]) if count else None
 
     def complete_items(self, items: Sequence[Any]) -> tuple[int, list[RecordRef]]:
         """Complete the first of these items that lie in one chunk as columns, at a tenth of the price of single ones.

@@ -173,8 +173,7 @@ class MessageBuffer:
         batch = list(islice(self._queued, count))
         if len(self._hand) != 1 or self.is_closed or any(map(Message.error, batch)):
             return deque()
-        for _ in batch:
-            self._queued.popleft()
+        self._queued = deque(islice(self._queued, len(batch), None))
         self._batch, self._granted, self._hand = [*self._hand.values(), *batch], deque(batch), {}
         return self._granted
 

@@ -26,7 +26,6 @@ from dedup_sdk.aio._buffer import MOST_QUEUED, End, MessageBuffer
 
 T = TypeVar("T")
 _Answer = asyncio.Future[tuple[Any, BaseException | None]]
-_offset: Final[Callable[[Any], Any]] = Message.offset
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -242,7 +241,7 @@ class Owner:
         self._look()
         if fetched:
             self.tell(buffer.changed.set)
-        elif len(buffer) or buffer.errors.kept is not None:
+        if len(buffer) >= self._wanted or (not fetched and (len(buffer) or buffer.errors.kept is not None)):
             self._wake.wait(_SERVED_S)
 
     def _fetch(self) -> list[Message]:
@@ -316,8 +315,7 @@ class Owner:
         self._end_error = None
         try:
             if completed := ended[End.COMPLETED]:
-                # Messages in order are completed together.
-                self.consumer.complete(*sorted(completed, key=_offset))
+                self.consumer.complete(*completed)
             if letters := ended[End.DEAD_LETTERED]:
                 self.consumer.complete(*letters, dead_lettered=True)
             self.give_back(ended[End.RETURNED])

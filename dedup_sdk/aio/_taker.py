@@ -233,6 +233,7 @@ class Iteration(AsyncIterator[Message]):
         if taker.doubted is self._message:
             taker.doubted = None
         self._message, self._is_hidden, self._grantee = None, is_hidden, None
+        is_quick = time.monotonic() < self._share_ends
         idle.heard()
         while not taker.is_stopped:
             if messages := await taker.hear(1, idle, self._ends, asker):
@@ -242,7 +243,7 @@ class Iteration(AsyncIterator[Message]):
                     if is_hidden:
                         taker.doubted = message
                 if self._ends is EndsBy.NEXT and not (taker.writes_each or is_hidden):
-                    is_quick, self._share_ends = (now := time.monotonic()) < self._share_ends, now + _TURN_S
+                    self._share_ends = time.monotonic() + _TURN_S
                     self._share = min(2 * self._share, MOST_QUEUED) if is_quick else max(self._share // 2, 1)
                     self._granted, self._grantee = taker.buffer.grant(self._share), asker
                 return message

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,6 +54,31 @@ def test_each_completed_message_counts_once(make: Make, send: Send) -> None:
     consumer.complete(*others)
     assert consumer.counters.completed == 4
     assert consumer.counters.stale == 2
+
+
+def test_each_of_many_messages_completes_once_whatever_their_order(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """Long runs of a partition, with a completed one and an event inside; partitions by turns; backwards; twice."""
+    kafka.create_topic("many", 2)
+    for partition in (0, 1):
+        send(*(f"{partition}-{number}" for number in range(300)), topic="many", partition=partition)
+    consumer = make("many", completion="explicit", config={"enable.partition.eof": True})
+    got = poll_some(consumer, 602)
+    event = next(each for each in got if each.error() is not None)
+    first, second = ([each for each in got if each.partition() == of and each is not event] for of in (0, 1))
+
+    consumer.complete(first[50])
+    consumer.complete(*first[:100], event, *second[:100])
+    assert (consumer.counters.completed, consumer.counters.stale) == (200, 2)
+    consumer.complete(*chain.from_iterable(zip(first[100:200], second[100:200], strict=True)))
+    assert consumer.counters.completed == 400
+    consumer.complete(*reversed(first[200:299]), *second[200:299])
+    assert (consumer.counters.completed, consumer.counters.stale) == (598, 2)
+    consumer.complete(*second[:299])
+    assert (consumer.counters.completed, consumer.counters.stale) == (598, 301)
+    consumer.commit(asynchronous=False)
+    assert [committed(kafka.bootstrap, "g", "many", of).offset for of in (0, 1)] == [299, 299]
 
 
 def test_with_explicit_completion_asking_for_more_completes_nothing(make: Make, send: Send) -> None:

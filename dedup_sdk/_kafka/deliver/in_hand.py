@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Message, TopicPartition
 
@@ -23,6 +23,20 @@ from dedup_sdk._record import Verdict
 from dedup_sdk.errors import TransactionError
 
 _offset: Final[Callable[[Any], Any]] = Message.offset
+_LONG_RUN: Final = 32
+"""With so many messages of a chunk in a row it costs less to look for the next ones in a row than to group them."""
+
+
+class _Completed(NamedTuple):
+    """The partitions in which messages were completed, by `id`, and the records that are to be delivered next."""
+
+    partitions: dict[int, Partition]
+    freed: list[RecordRef]
+
+    def note(self, partition: Partition, freed: Iterable[RecordRef]) -> None:
+        """Add a partition, and what is to be delivered of it."""
+        self.partitions[id(partition)] = partition
+        self.freed.extend(freed)
 
 
 class InHand:
@@ -55,29 +69,38 @@ class InHand:
         as stale else.
         """
         with self._mutex, self._steps.guarded(defers_store_errors=True):
-            named = list(messages)
-            records = [message for message in named if message.error() is None]
-            self._engine.counters.stale += 0 if quietly else len(named) - len(records)
+            left, done = list(messages), _Completed({}, [])
+            self._delivery.batch.free_later(left)
+            # Those that a policy would complete are ended one by one: their batch must not end them again.
+            in_runs = not (dead_lettered or self._delivery.policy.completes_unnamed)
+            if in_runs:
+                # As they come: to group them by partition costs as much as to complete them.
+                left = self._complete_runs(left, done, least=_LONG_RUN)
+            records = [message for message in left if message.error() is None]
+            self._engine.counters.stale += 0 if quietly else len(left) - len(records)
             for of, ended in grouped(records).items():
-                partition, each, freed = self._delivery.partition_of(*of), ended, []
-                self._delivery.batch.free_later(ended)
-                # Those that a policy would complete are ended one by one: their batch must not end them again.
-                in_runs = not (dead_lettered or self._delivery.policy.completes_unnamed)
-                while partition is not None and in_runs and each:
-                    count, more = partition.complete_items(each)
-                    freed += more
-                    each = each[count:]
-                    in_runs = count > 0
+                partition, each = self._delivery.partition_of(*of), sorted(ended, key=_offset)
+                if in_runs:
+                    each = self._complete_runs(each, done, least=1)
                 if quietly:
                     each = [message for message in each if self._delivery.in_flight(message) is not None]
                 offsets = [message.offset() for message in each if self._taken_out(message) is not None]
-                if partition is None:
-                    continue
-                freed += partition.complete(offsets, dead_lettered=dead_lettered)
-                self._writes.write([partition])
-                if freed:
-                    self._delivery.offer(freed)
-                    self._steps.interruption.request_maintenance()
+                if partition is not None:
+                    done.note(partition, partition.complete(offsets, dead_lettered=dead_lettered))
+            self._writes.write(done.partitions.values())
+            if done.freed:
+                self._delivery.offer(done.freed)
+                self._steps.interruption.request_maintenance()
+
+    def _complete_runs(self, messages: list[Any], done: _Completed, *, least: int) -> list[Any]:
+        """Complete the first messages as long as ``least`` of them, or more, lie in one chunk; return the others."""
+        while messages and (partition := self._delivery.partition_of(*coordinates(messages[0]))) is not None:
+            count, freed = partition.complete_items(messages)
+            done.note(partition, freed)
+            messages = messages[count:]
+            if count < least:
+                break
+        return messages
 
     def release(self, message: Any) -> None:
         """Release a message: it is delivered again before new ones."""
