@@ -105,6 +105,18 @@ def test_a_write_amid_a_batch_leaves_the_rest_to_the_count(
     assert unwritten <= 1_000
 
 
+def test_what_a_call_names_is_in_the_store_when_it_returns(
+    make: Make, send: Send, written: list[int]
+) -> None:
+    """A few messages, and many in a row."""
+    send(*map(str, range(100)))
+    consumer = make("orders", completion="explicit")
+    messages = poll_some(consumer, 100)
+    for named, known in ((messages[:3], 3), (messages[3:], 100)):
+        consumer.complete(*named)
+        assert sum(written) == known
+
+
 def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send, written: list[int]) -> None:
     """Completed messages are in the store after a commit and not before; then a restart knows them."""
     send("a", "b", "c")
