@@ -242,7 +242,7 @@ class Owner:
         if fetched:
             self.tell(buffer.changed.set)
         if len(buffer) >= self._wanted or (not fetched and (len(buffer) or buffer.errors.kept is not None)):
-            self._wake.wait(_SERVED_S)
+            self._wake.wait(self._due_at - time.monotonic())
 
     def _fetch(self) -> list[Message]:
         """Fetch what is there; wait in the client only while the application has nothing to take."""
