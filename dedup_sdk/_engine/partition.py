@@ -505,7 +505,7 @@ class Partition:
         return offered
 
     def offered_run(self, items: Sequence[Any]) -> Run | None:
-        """Return the first of these items as long as they follow in one chunk, and are offered with it; None without any."""
+        """Return the first of these items that follow one another in a chunk, and are offered with it; None without."""
         place = self.flight.place(items[0].offset()) if self.started else None
         if place is None or not place.chunk.items:
             return None
