@@ -57,9 +57,13 @@ def _step(method: Callable[Concatenate[MessageBuffer, P], T]) -> Callable[Concat
 
     @wraps(method)
     def step(buffer: MessageBuffer, /, *arguments: P.args, **named: P.kwargs) -> T:
-        with buffer._lock:  # noqa: SLF001
-            buffer._settle()  # noqa: SLF001
-            return method(buffer, *arguments, **named)
+        try:
+            with buffer._lock:  # noqa: SLF001
+                buffer._settle()  # noqa: SLF001
+                return method(buffer, *arguments, **named)
+        except BaseException as error:
+            buffer.doubt(error)
+            raise
 
     return step
 
@@ -67,7 +71,9 @@ def _step(method: Callable[Concatenate[MessageBuffer, P], T]) -> Callable[Concat
 class MessageBuffer:
     """What is queued, in hand, out and ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, doubt: Callable[[BaseException], object]) -> None:
+        self.doubt = doubt
+        """Called with what a step raises; after a signal's exception no place of a message is certain."""
         self._lock = RLock()  # an iterator may be dropped, and so end a message, in the middle of a step
         self._queued: deque[Message] = deque()
         """Messages, and events of the client."""

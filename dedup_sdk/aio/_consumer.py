@@ -224,7 +224,11 @@ class AsyncDedupConsumer:
         self._owner.start()
         with self._taker.running(), self._stopped_by_sigterm():
             async with letter_sender(settings, self._owner, self._spec) as send:
-                await AsyncRunner(settings, self._taker, self._owner, send).run()
+                try:
+                    await AsyncRunner(settings, self._taker, self._owner, send).run()
+                except BaseException as error:
+                    self._owner.doubt(error)
+                    raise
 
     def _stopped_by_sigterm(self) -> AbstractContextManager[object]:
         """Stop at SIGTERM, unless the program handles that signal, or signals come to another thread."""
@@ -263,16 +267,16 @@ class AsyncDedupConsumer:
         a queue of yours, ask `holds` first.
         """
         _refuse_others([message])
-        self._buffer.keep_back(message)
         try:
+            self._buffer.keep_back(message)
             yield message
+            await self.complete(message)
         except BaseException as error:
-            # Without waiting: a cancellation must reach its caller at once.
+            # Without waiting: a cancellation must reach its caller at once. A completed message is not had any more.
             self._buffer.end([message], End.RELEASED)
             if isinstance(error, Exception):
                 note_message(error, message, 1)
             raise
-        await self.complete(message)
 
     # --- offsets -------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from weakref import ref
 from confluent_kafka import Message, TopicPartition
 
 from dedup_sdk._checks import runs_on_loop
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.consumer import CLOSE_IN_CALLBACK, DedupConsumer
 from dedup_sdk._kafka.recover.session import WAITING_SHARE
 from dedup_sdk.aio._buffer import MOST_QUEUED, End, MessageBuffer
@@ -56,7 +57,7 @@ class Owner:
     """
 
     def __init__(self, consumer: DedupConsumer) -> None:
-        self.consumer, self.buffer = consumer, MessageBuffer()
+        self.consumer, self.buffer = consumer, MessageBuffer(self.doubt)
         self.settings: Final = consumer._settings  # noqa: SLF001
         """In these the callbacks are guarded, for the producer of dead letters, too."""
         self.deadline_s = self.settings.revoke_deadline_s * WAITING_SHARE
@@ -125,6 +126,17 @@ class Owner:
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
+
+    def doubt(self, error: BaseException) -> None:
+        """Have all messages come again if a signal's handler has raised: nobody knows which of them arrived."""
+        if is_interruption(error) and not isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self._flight.open_again()
+            self._wake.set()
+
+    def forget_doubted(self) -> None:
+        """Wait for no message that the application has, if all of them are about to come again."""
+        if self._flight.doubts is None:
+            self.buffer.end(self.buffer.taken(), None)
 
     async def flush(self) -> None:
         """Return when what has ended is with the consumer; raise the consumer's error about that."""
@@ -228,7 +240,7 @@ class Owner:
         self._wake.clear()
         self._serve()
         buffer, now = self.buffer, time.monotonic()
-        if now >= self._due_at or buffer.is_urgent or not len(buffer):
+        if now >= self._due_at or buffer.is_urgent or not len(buffer) or self._flight.doubts is None:
             self._due_at = now + _SERVED_S
             self.pass_on()
         if not self._wanted:
@@ -356,7 +368,7 @@ class Owner:
         """Have the loop set a future to a result and an error, unless its caller was cancelled."""
 
         def answer() -> None:
-            if not future.done():
+            with suppress(asyncio.InvalidStateError):
                 future.set_result((result, error))
 
         self.tell(answer)

@@ -63,7 +63,9 @@ class Taker:
         """The task that has the messages of the last call."""
         self.runner: AnyTask = None
         self.doubted: Message | None = None
-        self.iterates = self._asks = self._interrupted = False
+        self.iterates = self._interrupted = False
+        self._asking: AnyTask = None
+        """The task that waits for messages; it may be over, or have been interrupted."""
         self._turn_ends = 0.0
         """When (monotonic seconds) other tasks have their turn."""
 
@@ -78,14 +80,15 @@ class Taker:
         taken none.
         """
         self._owner.start()
-        task, buffer = asker or asyncio.current_task(), self.buffer
+        task, buffer, here = asker or asyncio.current_task(), self.buffer, asyncio.current_task()
+        asks = self._asking not in (None, here) and not self._asking.done()
         ended = self.ends is EndsBy.NEXT and buffer.has_hand
         # The handlers of a run, too, ask for nothing.
-        if self._asks or self.runner not in (None, task) or (ended and not self.is_of(task)):
+        if asks or self.runner not in (None, task) or (ended and not self.is_of(task)):
             raise RuntimeError(_TWO_TASKS)
         self.end_last(task)
         self._task = task
-        self.iterates, self._interrupted, self._asks = False, False, True
+        self.iterates, self._interrupted, self._asking = False, False, here
         try:
             if ended and self.writes_each:
                 await self._owner.flush()
@@ -100,12 +103,16 @@ class Taker:
             else:
                 await self.turn()
         finally:
-            self._asks = False
+            self._asking = None
         if buffer.is_closed:
             raise self._owner.refusal()
-        taken = buffer.take(count, by_call=ends is EndsBy.CALL)
-        if len(buffer) < FEW:
-            self._owner.ask()
+        try:
+            taken = buffer.take(count, by_call=ends is EndsBy.CALL)
+            if len(buffer) < FEW:
+                self._owner.ask()
+        except BaseException as error:
+            buffer.doubt(error)
+            raise
         return taken
 
     async def turn(self) -> None:
@@ -144,6 +151,7 @@ class Taker:
 
         A message that is doubted is released, whoever calls.
         """
+        self._owner.forget_doubted()
         if self.doubted is not None:
             self.buffer.end([self.doubted], End.RELEASED)
             self.doubted = None
@@ -158,6 +166,7 @@ class Taker:
 
         Raises `RuntimeError` for a message of another task.
         """
+        self._owner.forget_doubted()
         if self.ends is EndsBy.NEXT and not self.is_of(asker):
             if message is not None and self.buffer.in_hand(message):
                 raise RuntimeError(
@@ -200,10 +209,10 @@ class Iteration(AsyncIterator[Message]):
     """
 
     def __init__(self, consumer: object, taker: Taker, ends: EndsBy) -> None:
-        self._consumer, self._taker, self._idle, self._ends = consumer, taker, taker.clock(), ends
-        self._loop = asyncio.get_running_loop()
         self._message: Message | None = None
         """That of the body, unless its end is the application's alone."""
+        self._consumer, self._taker, self._idle, self._ends = consumer, taker, taker.clock(), ends
+        self._loop = asyncio.get_running_loop()
         self._granted: deque[Message] = deque()
         """The messages that the next steps may take, if this task makes them."""
         self._grantee: AnyTask = None
@@ -226,9 +235,23 @@ class Iteration(AsyncIterator[Message]):
             self._message = message = self._granted.popleft()
         except IndexError:
             return await self._next(asker, is_hidden=False)
+        except BaseException as error:
+            self._doubt(error)
+            raise
         return message
 
     async def _next(self, asker: AnyTask, is_hidden: bool) -> Message:  # noqa: FBT001
+        try:
+            return await self._ask(asker, is_hidden)
+        except BaseException as error:
+            self._doubt(error)
+            raise
+
+    def _doubt(self, error: BaseException) -> None:
+        self._grantee = None
+        self._taker.buffer.doubt(error)
+
+    async def _ask(self, asker: AnyTask, is_hidden: bool) -> Message:  # noqa: FBT001
         taker, idle = self._taker, self._idle
         if taker.doubted is self._message:
             taker.doubted = None
@@ -255,11 +278,13 @@ class Iteration(AsyncIterator[Message]):
 
     def __del__(self) -> None:
         """Release the message of a body that was cancelled, or of which nobody knows."""
+        if self._message is None:
+            return
         task, taker = running_task(), self._taker
         is_cancelled = task is not None and task.cancelling() > 0
         # A message that was doubted, and released since, may be in other hands: it comes again as the same object.
         is_released = taker.doubted is self._message if self._is_hidden else is_cancelled
-        if self._message is not None and is_released:
+        if is_released:
             taker.buffer.end([self._message], End.RELEASED)
 
 

@@ -66,9 +66,11 @@ class InterruptedAt:
     ``struck`` says whether there were so many; ``where`` which place it was.
     """
 
-    def __init__(self, place: int, *, by: signal.Signals | None = None) -> None:
-        """Prepare; ``by``: a signal whose handler raises, instead of `Interrupted`."""
-        self._left, self._by = place, by
+    def __init__(
+        self, place: int, *, by: signal.Signals | None = None, counts: Callable[[], object] = lambda: True
+    ) -> None:
+        """Prepare; ``by``: a signal whose handler raises, instead of `Interrupted`; ``counts``: whether it may now."""
+        self._left, self._by, self._counts = place, by, counts
         self._last: dict[int, int | None] = {}
         self.where = ""
 
@@ -105,7 +107,8 @@ class InterruptedAt:
         self._last[id(frame)] = frame.f_lasti
         if last is not None and code.co_code[last] in _LOOKS:
             # It is raised by the next instruction here, which has to lie in the same block.
-            self._left -= _handler(code, last) == _handler(code, frame.f_lasti)
+            in_block = _handler(code, last) == _handler(code, frame.f_lasti)
+            self._left -= bool(in_block and self._counts())
             if self._left == 0:
                 self._left = -1
                 self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"

@@ -121,7 +121,8 @@ LAYERS = {
     ),
     "aio": Layer(
         ("dedup_sdk/aio",),
-        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._lazy_names", "dedup_sdk._masking",
+        ("dedup_sdk._checks", "dedup_sdk._interruptions", "dedup_sdk.errors", "dedup_sdk.ids",
+         "dedup_sdk._lazy_names", "dedup_sdk._masking",
          "dedup_sdk._metrics", "dedup_sdk._observe", "dedup_sdk._record", "dedup_sdk._strategy",
          "dedup_sdk._store.protocol",
          "dedup_sdk.shared._protocol", "dedup_sdk.shared._settings", "dedup_sdk._kafka.client.client_errors",
