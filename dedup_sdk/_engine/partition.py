@@ -862,7 +862,7 @@ class Writer:
 
     def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
         """Write for this state from here on; ``journaled``: the marks in the journal. Refused steps are dropped."""
-        self._begun, self.written_to = state, state.progress.high
+        self._begun, self.written_to = state, state.flight.high
         self._forget_steps()
         if len(journaled.offsets):
             self._note_journaled(journaled)

@@ -247,7 +247,7 @@ class DedupConsumer(Consumer):
             tolerates_full_disk=True,
             forgets_unwritten=recovery.on_full_disk == "unverified",
         )
-        self._engine.write_unless(lambda: self._interruption.happened)
+        self._engine.write_unless(partial(getattr, self._interruption, "happened"))
         if sharing is not None:
             gatekeeper = sharing.gatekeeper(
                 self._engine.counters, group=settings.group, silence_s=settings.silence_s
@@ -353,17 +353,12 @@ class DedupConsumer(Consumer):
                     if idle.is_up:
                         return
                     continue
-                try:
-                    error = message.error()
-                except BaseException:
-                    # The application did not get the message.
-                    self._interruption.note()
-                    raise
-                if error is None:
+                # No call before the message is yielded: a signal would drop it behind another thread's commit.
+                if message is not self._delivery.event:
                     yield message
                     idle.heard()
                 else:
-                    handle_error(error)
+                    handle_error(message.error())
         finally:
             self._stopped = False
 
@@ -1145,6 +1140,7 @@ class DedupConsumer(Consumer):
             self._steps.do_noted()
             warn_of_recovering(self._session.assigned.values())
             self._session.close_by(until)
+            self._steps.run_kept(self._handover.settle)
             by_hand = self._session.assigned.keys() - self._session.of_group
             self._steps.run_kept(self._assignment.part)
             if self._interruption.happened:

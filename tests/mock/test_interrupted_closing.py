@@ -249,6 +249,76 @@ def test_an_alarm_behind_a_call_of_another_thread_loses_nothing(
     assert values(poll_quiet(consumer)) == SENT[:10]
 
 
+def test_a_commit_beside_a_call_takes_what_the_call_before_has_returned(make: Make, send: Send) -> None:
+    """A thread that commits what it has handled gets no less because another one lets the group hear meanwhile."""
+    send(*SENT[:10])
+    consumer = make("orders", config={"enable.auto.commit": False})
+    got = poll_some(consumer, 10)
+    answers: list[TopicPartition] = []
+
+    def commit() -> None:
+        answers.extend(consumer.commit(message=got[-1], asynchronous=False))
+
+    def strike() -> None:
+        thread = threading.Thread(target=commit)
+        thread.start()
+        thread.join()
+
+    interrupting.strike_at("Poller._look_after", strike)
+    consumer.consume(0)
+    assert [each.offset for each in answers] == [10]
+
+
+def test_an_alarm_in_an_iteration_beside_a_commit_loses_nothing(
+    make: Make, send: Send, overdue: type[Exception]
+) -> None:
+    """Between a message that was taken and its body nothing looks for signals."""
+    send(*SENT[:10])
+    consumer = make("orders", idle_timeout=2)
+    got: list[str] = []
+
+    def profile(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "c_call" and frame.f_code.co_name == "__iter__" and len(got) == 5:
+            sys.setprofile(None)
+            thread = threading.Thread(target=commit_all, args=[consumer])
+            thread.start()
+            thread.join()
+            signal.raise_signal(signal.SIGALRM)
+
+    for _ in range(2):
+        with contextlib.suppress(overdue):
+            for message in consumer:
+                sys.setprofile(None if got[5:] else profile)
+                got += values([message])
+                sys.setprofile(None if got[5:] else profile)
+        sys.setprofile(None)
+    assert set(got) == {*SENT[:10]}
+
+
+@pytest.mark.parametrize("way", ["unassign", "assign others"])
+def test_partitions_whose_assignment_was_interrupted_go_with_the_others(
+    make: Make, send: Send, overdue: type[Exception], way: str
+) -> None:
+    """The client had got them; the consumer had not noted all of them yet."""
+    send("a", topic="pairs", partition=0)
+    send("b", topic="pairs", partition=1)
+    consumer = make()
+    strike_at("_succeed", 2)
+    try:
+        with pytest.raises(overdue):
+            consumer.assign([TopicPartition("pairs", 0), TopicPartition("pairs", 1)])
+    finally:
+        sys.setprofile(None)
+    if way == "unassign":
+        consumer.unassign()
+    else:
+        consumer.assign([TopicPartition("orders", 0)])
+    expected = {("orders", 0)} if way == "assign others" else set()
+    assert [consumer.poll(0.1) for _ in range(10)] == [None] * 10
+    assert {(each.topic, each.partition) for each in consumer.assignment()} == expected
+    assert {(each.topic, each.partition) for each in consumer.partition_statuses} == expected
+
+
 def test_an_alarm_commits_nothing_where_only_the_program_does(
     make: Make, send: Send, overdue: type[Exception], kafka: MockKafka
 ) -> None:

@@ -86,6 +86,7 @@ class AssignmentApi:
                 if on_revoke is not None:
                     self._steps.errors.run(on_revoke, self._consumer, partitions)
                 with self._steps.lock.lock:
+                    self._steps.run_kept(self._handover.settle)
                     self._steps.run_kept(self._handover.give_back, self._revoked_with(partitions))
                     self._steps.run_kept(self._answer, partitions)
 
@@ -230,6 +231,8 @@ class AssignmentApi:
 
         In the eager protocol these are all partitions of the user, else those that come now.
         """
+        if self._steps.interruption.happened:
+            self._handover.settle()
         replaced = set(self._session.assigned)
         if self._settings.incremental:
             replaced &= coordinates_in(coming)
@@ -273,6 +276,7 @@ class AssignmentApi:
 
     def part(self) -> None:
         """Release everything before the client closes: write completed records, release messages of the last call."""
+        self._handover.settle()
         by_hand = self._session.assigned.keys() - self._session.of_group
         if self._steps.lock.ends:
             # The client of an interrupted `close` answers, and commits, no more.
@@ -297,10 +301,9 @@ class AssignmentApi:
             self._steps.run(Consumer.unassign, self._consumer)
 
     def _close_lost_and_rest(self, partitions: list[TopicPartition]) -> None:
+        # Before the lost ones are gone: the client has them still, and they would be taken back.
+        self._handover.settle()
         going, lost = self._revoked_with(partitions), coordinates_in(partitions)
-        if self._steps.interruption.happened:
-            # Before the lost ones are gone: the client has them still, and they would be taken back.
-            self._handover.reopen_all()
         self._handover.lose([tp for tp in going if (tp.topic, tp.partition) in lost])
         if rest := [tp for tp in going if (tp.topic, tp.partition) not in lost]:
             self._handover.give_back(rest)
@@ -391,9 +394,8 @@ class AssignmentApi:
             if not self._steps.lock.may_change("incremental_unassign"):
                 return
             self._handover.complete_all_but_last()
-            if self._steps.interruption.happened:
-                # Before the client forgets them: that would count as a loss.
-                self._handover.reopen_all()
+            # Before the client forgets them: that would count as a loss.
+            self._steps.run(self._handover.settle)
             self._raise_refusal(self._unassign_some, partitions)
 
     def _unassign_some(self, partitions: list[TopicPartition]) -> KafkaException | None:
@@ -408,5 +410,6 @@ class AssignmentApi:
         return None
 
     def _give_all_back(self) -> None:
+        self._handover.settle()
         if self._session.assigned:
             self._handover.give_back([TopicPartition(*coordinates) for coordinates in self._session.assigned])

@@ -75,6 +75,8 @@ class Delivery:
         One table, which says alone who is given: behind an interruption no two tables can differ."""
         self._last: Sequence[Any] = ()
         """The messages of the last `take`."""
+        self.event: Any = None
+        """The last event of the client that was given."""
         self._on_the_way: Callable[[], Sequence[Any]] = tuple
         self.forgettings = 0
         """How often messages were forgotten: whoever keeps delivered ones looks which of them still count."""
@@ -122,7 +124,10 @@ class Delivery:
         out = list[Any]()
         while self.waiting.queue and len(out) < count:
             message = self.waiting.take()
-            if message.error() is not None or self._give(message):
+            if message.error() is not None:
+                self.event = message
+                out.append(message)
+            elif self._give(message):
                 out.append(message)
         if out or self.batch.ready:
             out += self.batch.take(count - len(out))

@@ -78,8 +78,7 @@ class Handover:
 
     def give_back(self, partitions: list[TopicPartition]) -> None:
         """Write, commit and close revoked partitions; after an interruption all partitions are opened again before."""
-        if self._steps.interruption.happened:
-            self.reopen_all()
+        self.settle()
         until = self.session.deadline()
         if self.handlers is not None:
             # Outcomes for lost partitions cannot be written, so that their handlers are not waited for.
@@ -135,6 +134,11 @@ class Handover:
         self.session.reopen_all()
         self.fetcher.rest([])
         self._steps.interruption.end()
+
+    def settle(self) -> None:
+        """After an interruption reopen every partition, before any of them ends: the client says which there are."""
+        if self._steps.interruption.happened and not self._steps.lock.ends:
+            self.reopen_all()
 
     def reopen(self, coordinates: Coordinates) -> None:
         """Reopen a partition from its completed records: its messages in flight come again; with the lock."""

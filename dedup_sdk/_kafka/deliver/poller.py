@@ -90,6 +90,8 @@ class Poller:
         ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`,
         while another thread is in this method (see `_redeliver`), and in a thread pool.
         """
+        # Its call before has returned those.
+        self._taken = () if self._caller == get_ident() else self._taken
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got, lock, errors = get_ident(), list[Any](), self._steps.lock, self._steps.errors
         in_step = lock.is_mine()
@@ -256,8 +258,14 @@ class Poller:
 
     def _on_the_way(self) -> Sequence[Any]:
         """Return the messages that a call of another thread has taken, and has not returned."""
-        is_other = bool(self._taken) and self._caller != get_ident()
-        if not (is_other and self._is_inside(self._caller)):
+        caller = self._caller
+        frame = None if not self._taken or caller in (None, get_ident()) else current_frames().get(caller)
+        while frame is not None and not (
+            frame.f_code is Poller.messages.__code__ and frame.f_locals.get("self") is self
+        ):
+            frame = frame.f_back
+        # One that has just begun has not forgotten those of the call before yet.
+        if frame is None or "until" not in frame.f_locals:
             return ()
         return [message for message in self._taken if message.error() is None]
 
