@@ -5,7 +5,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk import VerdictKind
 from dedup_sdk._kafka.recover import upkeep
@@ -350,6 +350,17 @@ def test_completing_what_is_not_ours_any_more_is_counted(make: Make, send: Send)
     consumer.release(message)
 
     assert consumer.counters.stale == 2
+
+
+def test_an_event_of_a_partition_is_stale(make: Make, send: Send) -> None:
+    """It has topic and partition, and no offset: to complete it ends nothing."""
+    send("a")
+    consumer = make("orders", completion="explicit")
+    (message,) = poll_some(consumer, 1)
+    event = Message(topic="orders", partition=0, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    consumer.complete(event, message, event)
+    assert consumer.counters.stale == 2
+    assert consumer.counters.as_dict()["completed"] == 1
 
 
 def test_committing_an_error_event_is_an_error(make: Make, send: Send) -> None:

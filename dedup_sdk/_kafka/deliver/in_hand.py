@@ -94,7 +94,9 @@ class InHand:
 
     def _complete_runs(self, messages: list[Any], done: _Completed, *, least: int) -> list[Any]:
         """Complete the first messages as long as ``least`` of them, or more, lie in one chunk; return the others."""
-        while messages and (partition := self._delivery.partition_of(*coordinates(messages[0]))) is not None:
+        while messages and messages[0].error() is None:
+            if (partition := self._delivery.partition_of(*coordinates(messages[0]))) is None:
+                break
             count, freed = partition.complete_items(messages)
             done.note(partition, freed)
             messages = messages[count:]
