@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -208,8 +209,9 @@ async def _by_poll(consumer: AsyncDedupConsumer, work: Work, _: AsyncExitStack) 
         await work(message)
 
 
-async def _stop_at_b(message: Message) -> None:
+async def _stop_at_b(begun: asyncio.Event, message: Message) -> None:
     if values([message]) == ["b"]:
+        begun.set()
         await asyncio.sleep(PATIENCE_S)
 
 
@@ -228,11 +230,13 @@ def test_only_who_got_a_message_can_show_that_it_is_handled(
 
     async def main() -> None:
         async with consumer_of("orders") as consumer, AsyncExitStack() as stack:
-            task = asyncio.create_task(loop(consumer, _fail_at_b if end == "failure" else _stop_at_b, stack))
+            begun = asyncio.Event()
+            work = _fail_at_b if end == "failure" else partial(_stop_at_b, begun)
+            task = asyncio.create_task(loop(consumer, work, stack))
             if end == "failure":
                 await asyncio.wait([task])
             else:
-                await asyncio.sleep(1)
+                await begun.wait()
                 with pytest.raises(RuntimeError, match="another task"):
                     await consumer.poll(0)
             if end == "cancellation":
@@ -432,9 +436,11 @@ def test_the_next_task_gets_what_one_failed_with(
 
     async def main() -> None:
         async with consumer_of("orders") as consumer, AsyncExitStack() as stack:
-            task = asyncio.create_task(loop(consumer, _fail_at_b if end == "failure" else _stop_at_b, stack))
+            begun = asyncio.Event()
+            work = _fail_at_b if end == "failure" else partial(_stop_at_b, begun)
+            task = asyncio.create_task(loop(consumer, work, stack))
             if end == "cancellation":
-                await asyncio.sleep(1)
+                await begun.wait()
                 task.cancel()
             await asyncio.wait([task])
             got = values([await consumer.poll(), await consumer.poll()])
