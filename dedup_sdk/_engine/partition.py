@@ -1145,8 +1145,8 @@ class Writer:
         self._state.memory.reach.forgot_before(min(dropped_ms, self._state.memory.reach.stream_time_ms) + 1)
         self._note_dropped(dropped_ms + 1)
         self.append(self._state.progress, NO_MARKS)
-        if self._is_in_doubt():
-            # The store still counts on these marks.
+        if self._is_in_doubt() or self.disk_full:
+            # That was not written: the store still counts on these marks.
             return False
         self.store.evict()
         self._own_counters.generations_shed += 1
