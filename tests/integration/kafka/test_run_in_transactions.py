@@ -241,7 +241,9 @@ def test_who_has_lost_a_message_leaves_it_out(world: World, out: str) -> None:
     assert Counter(seen(world, out)) == Counter(numbers(0, 10))
 
 
-@pytest.mark.parametrize("place", ["InHand.transaction_committed", "InHand.complete", "Partition.complete"])
+@pytest.mark.parametrize(
+    "place", ["InHand.transaction_committed", "InHand.complete", "Partition.complete_items"]
+)
 def test_an_interruption_as_a_transaction_is_noted_doubles_nothing(
     world: World, out: str, place: str
 ) -> None:
