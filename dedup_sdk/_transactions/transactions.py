@@ -168,6 +168,7 @@ class TransactionBlock:
             self._forget_stop()
 
     def _end(self) -> None:
+        """Let go, also where a signal strikes that."""
         try:
             self._let_go()
         except BaseException as error:

@@ -80,7 +80,8 @@ class Taker:
         taken none.
         """
         self._owner.start()
-        task, buffer, here = asker or asyncio.current_task(), self.buffer, asyncio.current_task()
+        buffer, here = self.buffer, asyncio.current_task()
+        task = asker or here
         asks = self._asking not in (None, here) and not self._asking.done()
         ended = self.ends is EndsBy.NEXT and buffer.has_hand
         # The handlers of a run, too, ask for nothing.

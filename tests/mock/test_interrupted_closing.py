@@ -1,4 +1,4 @@
-"""A time-out of the application that strikes while a consumer closes, or while marks are written."""
+"""A time-out of the application that strikes while a consumer closes, writes marks, or waits, and what comes then."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer
 
+    from dedup_sdk import DedupConsumer
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -55,6 +56,13 @@ def overdue(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
 def strike_at(name: str, times: int = 1) -> None:
     """Have the alarm strike at the n-th call of a function of this name."""
     interrupting.strike_at(name, lambda: signal.raise_signal(signal.SIGALRM), times)
+
+
+def strike_while_idle(consumer: DedupConsumer, overdue: type[Exception]) -> None:
+    """Have the alarm strike in a call that waits for a message."""
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(overdue):
+        consumer.poll(PATIENCE_S)
 
 
 def commit_all(consumer: Consumer, _: object = None) -> None:
@@ -137,13 +145,24 @@ def test_an_alarm_while_nothing_comes_keeps_what_is_completed(
     send(*SENT)
     consumer = make("orders", config=protocol)
     assert values(poll_some(consumer, len(SENT))) == SENT
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    with pytest.raises(overdue):
-        consumer.poll(PATIENCE_S)
+    strike_while_idle(consumer, overdue)
     getattr(consumer, way)()
     assert committed(kafka.bootstrap, "g", "orders").offset == len(SENT)
     consumer.close()
     assert poll_quiet(make("orders", store=MemoryStore(), config=protocol)) == []
+
+
+def test_an_alarm_before_partitions_are_unassigned_one_by_one(
+    make: Make, send: Send, overdue: type[Exception], kafka: MockKafka
+) -> None:
+    """What is completed of them is committed: they are no lost ones."""
+    send(*SENT)
+    consumer = make(config={"partition.assignment.strategy": "cooperative-sticky"})
+    consumer.incremental_assign([TopicPartition("orders", 0)])
+    assert values(poll_some(consumer, len(SENT))) == SENT
+    strike_while_idle(consumer, overdue)
+    consumer.incremental_unassign([TopicPartition("orders", 0)])
+    assert committed(kafka.bootstrap, "g", "orders").offset == len(SENT)
 
 
 @pytest.mark.parametrize("completes", [False, True])
@@ -164,9 +183,7 @@ def test_an_alarm_takes_no_completion_from_the_list_of_the_commit(
         consumer.complete(left[3])
         consumer.commit(asynchronous=False)
     consumer.complete(left[0])
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    with pytest.raises(overdue):
-        consumer.poll(PATIENCE_S)
+    strike_while_idle(consumer, overdue)
     consumer.close()
     again = values(poll_quiet(make("orders", completion="explicit", store=MemoryStore())))
     assert again == [SENT[row] for row in ((4, 7, 9) if completes else (4, 7, 8, 9))]
@@ -197,9 +214,7 @@ def test_a_completion_behind_an_alarm_stays_one(make: Make, send: Send, overdue:
     send(*SENT[:2])
     consumer = make("orders", completion="explicit")
     _, second = poll_some(consumer, 2)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    with pytest.raises(overdue):
-        consumer.poll(PATIENCE_S)
+    strike_while_idle(consumer, overdue)
     consumer.complete(second)
     assert values(poll_quiet(consumer)) == SENT[:1]
 
@@ -211,9 +226,7 @@ def test_a_completion_behind_an_alarm_of_which_a_shared_memory_does_not_know(
     send("a", topic="pairs", partition=0)
     consumer = make("pairs", completion="explicit", shared=Shared(MemoryClaimStore(), scope="topic"))
     (message,) = poll_some(consumer, 1)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    with pytest.raises(overdue):
-        consumer.poll(PATIENCE_S)
+    strike_while_idle(consumer, overdue)
     consumer.complete(message)
     (again,) = poll_some(consumer, 1)
     send("a", topic="pairs", partition=1)
@@ -326,9 +339,7 @@ def test_an_alarm_commits_nothing_where_only_the_program_does(
     send(*SENT)
     consumer = make("orders", config={"enable.auto.commit": False})
     poll_some(consumer, len(SENT))
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    with pytest.raises(overdue):
-        consumer.poll(PATIENCE_S)
+    strike_while_idle(consumer, overdue)
     consumer.close()
     assert committed(kafka.bootstrap, "g", "orders").offset <= 0
 
@@ -347,9 +358,7 @@ def test_a_seek_behind_an_alarm_where_the_commit_had_listed_completions(
     consumer = make("orders", **settings)
     for message in poll_some(consumer, 5)[:-1]:
         consumer.complete(message)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    with pytest.raises(overdue):
-        consumer.poll(PATIENCE_S)
+    strike_while_idle(consumer, overdue)
     # Its partitions are opened again, and read the records that are not in the store.
     consumer.poll(0)
     consumer.seek(TopicPartition("orders", 0, 8))

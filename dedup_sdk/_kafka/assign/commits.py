@@ -128,7 +128,7 @@ class Commits:
         coordinator last wins, be its offset the lower one."""
         self._open: Mapping[Coordinates, Collection[int]] = {}
         """The records that end in that transaction."""
-        self._is_subscribed = False
+        self.is_subscribed = False
         """Whether the client is a member of its group, or is about to be."""
         self._refused: set[Coordinates] = set()
         """Partitions of which the application was told that the group accepts no commits."""
@@ -491,14 +491,14 @@ class Commits:
 
     def note_subscription(self, *, is_subscribed: bool) -> None:
         """Note whether the client subscribes; else it is not a member of its group."""
-        self._is_subscribed = is_subscribed
+        self.is_subscribed = is_subscribed
 
     def _is_outside(self, assigned: Assigned, refusal: KafkaError) -> bool:
         """Whether a group refuses commits because this client is not a member: that may never end.
 
         As without any commit, only the store tells this consumer where to go on.
         """
-        return assigned.by_hand and not self._is_subscribed and refusal.code() == KafkaError.UNKNOWN_MEMBER_ID
+        return assigned.by_hand and not self.is_subscribed and refusal.code() == KafkaError.UNKNOWN_MEMBER_ID
 
     def _tell_outside(self, coordinates: Coordinates) -> None:
         if coordinates not in self._refused:
@@ -573,12 +573,13 @@ def _prefix_here(assigned: Assigned) -> TopicPartition | None:
 
 
 def _prefix_at_reopening(assigned: Assigned) -> TopicPartition | None:
-    """Return the commit of what was completed when the same log began to be opened again; None if it did not."""
+    """Return the commit of what was completed when a partition began to be opened again; None if it did not.
+
+    None, too, if its log has changed since.
+    """
     start = assigned.start
-    is_meant = start is not None and start.reopened and start.log_change is None
-    return (
-        _prefix_at_start(assigned) if is_meant and assigned.is_ours and assigned.recovered is None else None
-    )
+    is_reopened = start is not None and start.reopened and start.log_change is None
+    return _prefix_at_start(assigned) if is_reopened and assigned.is_ours else None
 
 
 def _prefix_at_start(assigned: Assigned) -> TopicPartition | None:

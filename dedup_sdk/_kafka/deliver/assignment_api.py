@@ -31,8 +31,6 @@ class AssignmentApi:
         self._session, self._fetcher, self._delivery = handover.session, handover.fetcher, handover.delivery
         self.asked = False
         """Whether the application ever subscribed to topics, or assigned partitions."""
-        self.subscribed = False
-        """Whether it is subscribed to topics now, and so a member of the group, or about to be one."""
         self._warned = False
         self.first_topic: list[Coordinates] = []
         """A partition of the first subscribed topic; none if all are patterns."""
@@ -50,6 +48,11 @@ class AssignmentApi:
         """Partitions of the group whose messages `unsubscribe` let go."""
         self._staying: dict[Coordinates, Assigned] = {}
         """Those that stay all the same, to be reopened: now, or at the end of a transaction that has messages of it."""
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether the application is subscribed to topics now, and so a member of the group, or about to be one."""
+        return self._session.commits.is_subscribed
 
     def warn_not_asked(self) -> None:
         """Log a warning, once: no topic and no partition was ever asked for, so a call for messages waits in vain."""
@@ -108,7 +111,7 @@ class AssignmentApi:
         with self._steps.lock.lock:
             self._steps.lock.until_client_free()
             if self._steps.lock.may_change("subscribe"):
-                self.asked = self.subscribed = True
+                self.asked = True
                 self._session.commits.note_subscription(is_subscribed=True)
                 self.first_topic = [(topic, 0) for topic in topics if not topic.startswith("^")][:1]
                 Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
@@ -141,7 +144,6 @@ class AssignmentApi:
             self._steps.lock.until_client_free()
             if not self._steps.lock.may_change("unsubscribe"):
                 return
-            self.subscribed = False
             self._session.commits.note_subscription(is_subscribed=False)
             going = self._session.of_group
             if not going:
@@ -231,8 +233,7 @@ class AssignmentApi:
 
         In the eager protocol these are all partitions of the user, else those that come now.
         """
-        if self._steps.interruption.happened:
-            self._handover.settle()
+        self._handover.settle()
         replaced = set(self._session.assigned)
         if self._settings.incremental:
             replaced &= coordinates_in(coming)

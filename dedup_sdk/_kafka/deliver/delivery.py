@@ -87,9 +87,10 @@ class Delivery:
         self.policy, self.batch.counts = policy, policy.counts
 
     def look_on_the_way(self, on_the_way: Callable[[], Sequence[Any]]) -> None:
-        """Complete no messages below offsets that ``on_the_way`` returns: another thread's call has not returned them.
+        """Set a function that returns the messages which a call of another thread has taken, and has not returned.
 
-        A signal may strike that call still, and nobody would get them.
+        Nobody else completes these messages, nor any behind them: a signal may strike that call still, and the
+        application would never get them.
         """
         self._on_the_way = on_the_way
 

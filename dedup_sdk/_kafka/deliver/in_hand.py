@@ -77,7 +77,8 @@ class InHand:
                 # As they come: to group them by partition costs as much as to complete them.
                 left = self._complete_runs(left, done, least=_LONG_RUN)
             records = [message for message in left if message.error() is None]
-            self._engine.counters.stale += 0 if quietly else len(left) - len(records)
+            if not quietly:
+                self._engine.counters.stale += len(left) - len(records)
             for of, ended in grouped(records).items():
                 partition, each = self._delivery.partition_of(*of), sorted(ended, key=_offset)
                 if in_runs:

@@ -13,6 +13,7 @@ import pytest
 
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, RocksStore, Window
 from dedup_sdk._core.reach import plan_start
+from dedup_sdk._marks import NO_MARKS
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import Ids, digest_one, key
@@ -191,6 +192,45 @@ def test_a_crash_as_marks_are_dropped_leaves_no_coverage_without_them(
     copies = [replace(each, offset=20 + each.offset, timestamp_ms=START_MS + 100) for each in batch]
     assert kinds(again, copies) == {"unverified"}
     again.shut()
+
+
+@pytest.mark.parametrize("way", ["persist", "append", "flush", "evict"])
+def test_in_doubt_nothing_is_written(tmp_path: Path, way: str) -> None:
+    """Whatever writes: the store has the progress, and the marks, of before."""
+    doubts: list[int] = []
+    deduplicator = engine(RocksStore(tmp_path))
+    deduplicator.write_unless(lambda: bool(doubts))
+    kinds(deduplicator, records(0, 10))
+    partition = deduplicator.partitions["t", 0]
+    partition.flush()
+    since_ms = partition.state.progress.known.since_ms
+    doubts.append(1)
+    kinds(deduplicator, records(10, 20))
+    writer = partition.writer
+    ways = {"append": lambda: writer.append(partition.state.progress, NO_MARKS)}
+    ways.get(way, getattr(writer, way))()
+    partition.abandon()
+    again = engine(RocksStore(tmp_path))
+    loaded = again.attach("t", 0).loaded
+    assert loaded is not None
+    assert (loaded.progress.high, loaded.progress.known.since_ms) == (10, since_ms)
+    again.lose("t", 0)
+    copies = [replace(each, offset=20 + each.offset) for each in records(0, 10)]
+    assert kinds(engine(RocksStore(tmp_path)), copies) == {"duplicate"}
+
+
+def test_marks_stay_if_a_full_disk_refuses_to_say_that_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store would count on marks that it has not."""
+    store = FullStore()
+    deduplicator = engine(store, tolerates_full_disk=True)
+    kinds(deduplicator, records(0, 20))
+    partition = deduplicator.partitions["t", 0]
+    partition.flush()
+    evicted: list[int] = []
+    monkeypatch.setattr(partition.store, "evict", lambda: evicted.append(1))
+    store.full = True
+    assert not partition.writer.evict()
+    assert not evicted
 
 
 @pytest.mark.slow
