@@ -258,7 +258,9 @@ class Owner:
 
     def _fetch(self) -> list[Message]:
         """Fetch what is there; wait in the client only while the application has nothing to take."""
-        messages = self.consumer.consume(MOST_QUEUED - len(self.buffer), 0)
+        # Beside handlers a few at a time: while the thread decides about messages, the loop waits for the interpreter.
+        most = FEW if self.buffer.waits_for_ends else MOST_QUEUED
+        messages = self.consumer.consume(min(most, MOST_QUEUED - len(self.buffer)), 0)
         if messages or len(self.buffer) or self._wake.is_set():
             return messages
         first = self.consumer.poll(BUSY_S if self.buffer.waits_for_ends else QUIET_S)
