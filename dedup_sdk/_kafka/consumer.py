@@ -49,7 +49,7 @@ from dedup_sdk._kafka.assign.health import Asked, health_of, warn_of_recovering
 from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.client.closing import ClientEnd, leave_group, stopped_by
-from dedup_sdk._kafka.client.fields import note_message
+from dedup_sdk._kafka.client.fields import note_message, refuse_other
 from dedup_sdk._kafka.client.guards import (
     CallbackErrors,
     ClientLock,
@@ -521,7 +521,7 @@ class DedupConsumer(Consumer):
         """
         if not {Message}.issuperset(map(type, messages)):
             for message in messages:
-                _refuse_other(message)
+                refuse_other(message)
         for owner in (self._block, self._runner):
             if owner is not None and owner.ends_in_transactions:
                 messages = self._without_own(owner, messages)
@@ -542,7 +542,7 @@ class DedupConsumer(Consumer):
         Its duplicates that came meanwhile go on waiting. A call for a message that was released already, or that a
         handler of `run` or a block of `transactions` has, changes nothing and is counted as stale.
         """
-        _refuse_other(message)
+        refuse_other(message)
         self._steps.do_or_note(self._release, message)
 
     def _release(self, message: Message) -> None:
@@ -563,7 +563,7 @@ class DedupConsumer(Consumer):
         stood still, or was cut off, for longer than a lease. Then the message is taken back, and delivered again unless
         another consumer completes it. This call may ask the shared memory.
         """
-        _refuse_other(message)
+        refuse_other(message)
         return self._in_hand.holds(message)
 
     @contextlib.contextmanager
@@ -573,7 +573,7 @@ class DedupConsumer(Consumer):
         A note at the exception names topic, partition, offset and attempt. From any thread.
         The block always runs: if messages wait in a queue of yours, ask `holds` first.
         """
-        _refuse_other(message)
+        refuse_other(message)
         has_ended = False
         try:
             self._steps.do_or_note(self._in_hand.take_out, message)
@@ -798,7 +798,7 @@ class DedupConsumer(Consumer):
         self._refuse_dirty_offsets()
         named = list(messages)
         for message in named:
-            _refuse_other(message)
+            refuse_other(message)
         # Callbacks of rebalances run here: a message that comes again is handed out without a call of the client.
         self.consume(0)
         until = time.monotonic() + ASK_S
@@ -1032,7 +1032,7 @@ class DedupConsumer(Consumer):
 
         From any thread.
         """
-        _refuse_other(message)
+        refuse_other(message)
         return self._in_hand.verdict(message)
 
     @property
@@ -1334,11 +1334,6 @@ _ELSEWHERE: Final = {
 """Settings that are not given to the constructor itself -> where they are given."""
 
 
-def _refuse_other(message: object) -> None:
-    if not isinstance(message, Message):
-        raise TypeError(f"message={shown(message)}: give a message that poll() or consume() returned")
-
-
 def _refuse_strategy(dedup: Strategy, mode: Mode, recovery: Recovery) -> None:
     """Raise `ConfigurationError` if it is no strategy, or does not fit the other settings."""
     if not isinstance(dedup, Lookup | LastId):
@@ -1411,7 +1406,7 @@ def below_of(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[s
     if message is not None and offsets is not None:
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:
-        _refuse_other(message)
+        refuse_other(message)
         if message.error() is not None:
             raise _not_a_record(
                 f"the message is an error, {message.error().str()}: give a record that poll() returned"

@@ -27,10 +27,11 @@ from enum import StrEnum
 from functools import wraps
 from itertools import islice
 from threading import RLock
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from confluent_kafka import Message
 
+from dedup_sdk._kafka.client.fields import coordinates
 from dedup_sdk._kafka.client.guards import CallbackErrors
 
 P = ParamSpec("P")
@@ -40,6 +41,8 @@ Below = Mapping[Coordinates, int] | None
 """The offsets of partitions below which messages are meant; None: all."""
 MOST_QUEUED: Final = 1_000
 """With so many messages queued the thread fetches no more."""
+FEW: Final = 100
+"""The thread fetches when so few messages wait for the application: then many at a time, which costs less for each."""
 
 
 class End(StrEnum):
@@ -71,9 +74,10 @@ def _step(method: Callable[Concatenate[MessageBuffer, P], T]) -> Callable[Concat
 class MessageBuffer:
     """What is queued, in hand, out and ended."""
 
-    def __init__(self, doubt: Callable[[BaseException], object]) -> None:
-        self.doubt = doubt
-        """Called with what a step raises; after a signal's exception no place of a message is certain."""
+    def __init__(self, doubt: Callable[[BaseException], object], ask: Callable[[], object]) -> None:
+        self.doubt, self._ask = doubt, ask
+        """Called with what a step raises (after a signal's exception no place of a message is certain); and called when
+        few messages are left."""
         self._lock = RLock()  # an iterator may be dropped, and so end a message, in the middle of a step
         self._queued: deque[Message] = deque()
         """Messages, and events of the client."""
@@ -129,7 +133,7 @@ class MessageBuffer:
         queued, self._queued = self._queued, deque()
         back = list[Message]()
         for each in queued:
-            goes = partitions is None or coordinates_of(each) in partitions
+            goes = partitions is None or coordinates(each) in partitions
             (back if goes else self._queued).append(each)
         return back
 
@@ -137,7 +141,7 @@ class MessageBuffer:
     def taken(self, partitions: Collection[Coordinates] | None = None) -> list[Message]:
         """Return the messages that the application has, of some partitions (None: of all)."""
         taken = [*self._out.values(), *self._hand.values()]
-        return [each for each in taken if partitions is None or coordinates_of(each) in partitions]
+        return [each for each in taken if partitions is None or coordinates(each) in partitions]
 
     @_step
     def take_ended(self) -> dict[End, list[Message]]:
@@ -168,6 +172,8 @@ class MessageBuffer:
         taken = [self._queued.popleft() for _ in range(min(count, len(self._queued)))]
         place = self._out if by_call else self._hand
         place.update((id(each), each) for each in taken if each.error() is None)
+        if len(self) < FEW:
+            self._ask()
         return taken
 
     @_step
@@ -241,10 +247,5 @@ class MessageBuffer:
         """End the messages in hand that are meant."""
         hand = list(self._hand.values())
         if below is not None:
-            hand = [each for each in hand if (each.offset() or 0) < below.get(coordinates_of(each), -1)]
+            hand = [each for each in hand if (each.offset() or 0) < below.get(coordinates(each), -1)]
         self.end(hand, end)
-
-
-def coordinates_of(message: Any) -> Coordinates:
-    """Return the topic and the partition of a message."""
-    return message.topic(), message.partition()

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk._checks import choice, whole
 from dedup_sdk._kafka.client.closing import stopped_by
-from dedup_sdk._kafka.client.fields import note_message
+from dedup_sdk._kafka.client.fields import note_message, refuse_other
 from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode, below_of
 from dedup_sdk._kafka.deliver.write_policy import Durability
 from dedup_sdk._kafka.recover.settings import Recovery
@@ -84,25 +84,15 @@ class AsyncDedupConsumer:
         revoke_deadline: float | None = None,
         **client_arguments: Any,
     ) -> None:
-        self._observers = LoopObservers()
+        self._observers = LoopObservers(lambda: self._owner)
         self._consumer = DedupConsumer(
-            config,
-            dedup=dedup,
-            store=store,
+            config, dedup=dedup, store=store, durability=durability, mode=mode, recovery=recovery, shared=shared,
             # The application has not seen all that the thread has fetched: it alone knows what ends.
             completion="explicit",
-            durability=durability,
-            mode=mode,
-            recovery=recovery,
-            shared=shared,
-            observers=self._observers.of(observers),
-            idle_timeout=idle_timeout,
-            revoke_deadline=revoke_deadline,
+            observers=self._observers.of(observers), idle_timeout=idle_timeout, revoke_deadline=revoke_deadline,
             **client_arguments,
-        )
+        )  # fmt: skip
         self._owner, self._spec = Owner(self._consumer), dedup.id
-        self._buffer = self._owner.buffer
-        self._observers.attach(self._owner)
         self._rebalances = Rebalances(self._owner, self)
         choice("completion", completion, ("on-next-call", "explicit"))
         by_rule = EndsBy.NEXT if self._owner.settings.completes_on_next_call else EndsBy.COMMIT
@@ -149,15 +139,11 @@ class AsyncDedupConsumer:
         The next step completes the message before, unless ``completion="explicit"``. If the body is cancelled, its
         message is delivered again.
         """
-        return self._iteration(self._taker.ends)
+        return Iteration(self, self._taker, self._taker.ends)
 
     def explicit(self) -> AsyncIterator[Message]:
         """Iterate without completing: each message ends by `once`, `complete` or `release`."""
-        return self._iteration(EndsBy.CALL)
-
-    def _iteration(self, ends: EndsBy) -> Iteration:
-        self._owner.start()
-        return Iteration(self, self._taker, ends)
+        return Iteration(self, self._taker, EndsBy.CALL)
 
     def stop(self) -> None:
         """End the iteration, or `run`, after the messages in hand; if none runs, end the next one when it begins.
@@ -214,27 +200,19 @@ class AsyncDedupConsumer:
 
         calls = calls_at_most(on_error, attempts)
         settings = AsyncRunSettings(
-            handler=handler,
-            concurrency=concurrency,
-            order=order,
-            on_error=on_error,
-            dead_letters=dead_letters,
+            handler=handler, concurrency=concurrency, order=order, on_error=on_error, dead_letters=dead_letters,
             retries=Retries(attempts=calls, on=retry_on, wait_initial=wait_initial, wait_max=wait_max),
-        )
+        )  # fmt: skip
         self._owner.start()
-        with self._taker.running(), self._stopped_by_sigterm():
-            async with letter_sender(settings, self._owner, self._spec) as send:
+        # SIGTERM stops the run, unless the program handles that signal, or signals come to another thread.
+        by_default = current_thread() is main_thread() and getsignal(SIGTERM) is SIG_DFL
+        with self._taker.running(), self.stop_on_signals(SIGTERM) if by_default else nullcontext():
+            async with letter_sender(settings, self._owner, self._spec) as letters:
                 try:
-                    await AsyncRunner(settings, self._taker, self._owner, send).run()
+                    await AsyncRunner(settings, self._taker, self._owner, letters).run()
                 except BaseException as error:
                     self._owner.doubt(error)
                     raise
-
-    def _stopped_by_sigterm(self) -> AbstractContextManager[object]:
-        """Stop at SIGTERM, unless the program handles that signal, or signals come to another thread."""
-        if current_thread() is main_thread() and getsignal(SIGTERM) is SIG_DFL:
-            return self.stop_on_signals(SIGTERM)
-        return nullcontext()
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
@@ -243,20 +221,20 @@ class AsyncDedupConsumer:
 
         If the call is cancelled, they are completed all the same. See `DedupConsumer.complete`.
         """
-        _refuse_others(messages)
-        self._buffer.end(messages, End.DEAD_LETTERED if dead_lettered else End.COMPLETED)
+        for message in messages:
+            refuse_other(message)
+        self._owner.buffer.end(messages, End.DEAD_LETTERED if dead_lettered else End.COMPLETED)
         await self._owner.flush()
 
     async def release(self, message: Message) -> None:
         """Give a message back: it is delivered again before new ones, also if this call is cancelled."""
-        _refuse_others([message])
-        if not self._buffer.end([message], End.RELEASED):
+        refuse_other(message)
+        if not self._owner.buffer.end([message], End.RELEASED):
             self.counters.stale += 1
         await self._owner.flush()
 
     async def holds(self, message: Message) -> bool:
         """Whether you may still handle a message; see `DedupConsumer.holds`."""
-        _refuse_others([message])
         return await self._owner.call(self._consumer.holds, message)
 
     @asynccontextmanager
@@ -266,14 +244,14 @@ class AsyncDedupConsumer:
         A note at the exception names topic, partition, offset and attempt. The block always runs: if messages wait in
         a queue of yours, ask `holds` first.
         """
-        _refuse_others([message])
+        refuse_other(message)
         try:
-            self._buffer.keep_back(message)
+            self._owner.buffer.keep_back(message)
             yield message
             await self.complete(message)
         except BaseException as error:
             # Without waiting: a cancellation must reach its caller at once. A completed message is not had any more.
-            self._buffer.end([message], End.RELEASED)
+            self._owner.buffer.end([message], End.RELEASED)
             if isinstance(error, Exception):
                 note_message(error, message, 1)
             raise
@@ -476,9 +454,3 @@ class AsyncDedupConsumer:
             logger.exception(
                 "closing failed too, after %s", error_shown(error), extra={"event": "async-close-failed"}
             )
-
-
-def _refuse_others(messages: Iterable[object]) -> None:
-    for message in messages:
-        if not isinstance(message, Message):
-            raise TypeError(f"message={shown(message)}: give a message that this consumer returned")

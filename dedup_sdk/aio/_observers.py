@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dedup_sdk._checks import callables, runs_on_loop
 from dedup_sdk._observe import Observer
-from dedup_sdk.aio._owner import Owner
+from dedup_sdk.aio._owner import Owner, nothing
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -27,47 +27,39 @@ class LoopObservers:
     Coroutine functions are awaited one after the other, in the order of the events.
     """
 
-    _owner: Owner
-
-    def __init__(self) -> None:
+    def __init__(self, owner: Callable[[], Owner]) -> None:
+        self._owner = owner
+        """Of the thread that the events come from; it is made after the observers."""
         self._events: deque[tuple[_OnLoop, object]] = deque()
         self._is_full = False
         """Whether the application was told that events are left out."""
         self._task: asyncio.Task[None] | None = None
-
-    def attach(self, owner: Owner) -> None:
-        """Set the owner of the thread that the events come from."""
-        self._owner = owner
 
     def of(self, observers: Iterable[Any]) -> list[Observer]:
         """Return functions that give their events to these observers."""
         return [self._of(each) for each in callables("observers", observers)]
 
     def _of(self, observer: Any) -> Observer:
-        listen = getattr(observer, "partition_event", None)
-        if runs_on_loop(observer) or runs_on_loop(listen):
-            return _Observer(self._on_thread(observer), self._on_thread(listen or _nothing))
-        # It is called with each verdict, without a step between.
-        return observer  # type: ignore[no-any-return]
-
-    def _on_thread(self, function: Any) -> Callable[[Any], object]:
-        return partial(self._put, function) if runs_on_loop(function) else function
+        both: tuple[Any, Any] = observer, getattr(observer, "partition_event", nothing)
+        if not any(map(runs_on_loop, both)):
+            # It is called with each verdict, without a step between.
+            return observer  # type: ignore[no-any-return]
+        return _Observer(*(partial(self._put, each) if runs_on_loop(each) else each for each in both))
 
     def _put(self, function: _OnLoop, event: object) -> None:
         if len(self._events) >= MOST_EVENTS:
-            self._owner.consumer.counters.observer_errors += 1
+            self._owner().consumer.counters.observer_errors += 1
             if not self._is_full:
                 self._is_full = True
                 logger.warning(
                     "%d events wait for coroutine observers, which are too slow: more are left out, and counted as "
-                    "observer_errors; let the observers only note their events",
-                    MOST_EVENTS,
+                    "observer_errors; let the observers only note their events", MOST_EVENTS,
                     extra={"event": "observers-slow"},
-                )
+                )  # fmt: skip
             return
         self._events.append((function, event))
         if len(self._events) == 1:  # else the loop knows
-            self._owner.tell(self._start)
+            self._owner().tell(self._start)
 
     # --- on the loop -----------------------------------------------------------------------------------------------
 
@@ -83,12 +75,10 @@ class LoopObservers:
             try:
                 await function(event)
             except Exception:
-                self._owner.consumer.counters.observer_errors += 1
+                self._owner().consumer.counters.observer_errors += 1
                 logger.exception(
-                    "an observer failed at %s; going on",
-                    type(event).__name__,
-                    extra={"event": "observer-failed"},
-                )
+                    "an observer failed at %s; going on", type(event).__name__, extra={"event": "observer-failed"}
+                )  # fmt: skip
         self._is_full = False
 
     async def end(self) -> None:
@@ -96,16 +86,15 @@ class LoopObservers:
         task = self._task
         if task is None or task is asyncio.current_task():
             return
-        await asyncio.wait([task], timeout=self._owner.deadline_s)
+        await asyncio.wait([task], timeout=self._owner().deadline_s)
         if not task.done():
             left = len(self._events) + 1
             self._events.clear()
             task.cancel()
             logger.warning(
-                "%d events of coroutine observers are left out: the consumer is closed, and waits no longer",
-                left,
+                "%d events of coroutine observers are left out: the consumer is closed, and waits no longer", left,
                 extra={"event": "observer-not-ended"},
-            )
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +104,3 @@ class _Observer:
 
     def __call__(self, event: Any) -> None:
         self.verdict_event(event)
-
-
-def _nothing(_: object) -> None:
-    """Do nothing."""

@@ -23,9 +23,10 @@ from dedup_sdk._checks import runs_on_loop
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.consumer import CLOSE_IN_CALLBACK, DedupConsumer
 from dedup_sdk._kafka.recover.session import WAITING_SHARE
-from dedup_sdk.aio._buffer import MOST_QUEUED, End, MessageBuffer
+from dedup_sdk.aio._buffer import FEW, MOST_QUEUED, End, MessageBuffer
 
 T = TypeVar("T")
+_Call = Callable[..., object]
 _Answer = asyncio.Future[tuple[Any, BaseException | None]]
 
 logger = logging.getLogger("dedup_sdk")
@@ -36,8 +37,6 @@ BUSY_S: Final = 0.01
 """The same while the application has messages, whose ends the thread has to pass on."""
 _SERVED_S: Final = 0.05
 """The same while messages wait for the application, which wakes the thread when few are left."""
-FEW: Final = 100
-"""The thread fetches when so few messages wait for the application: then many at a time, which costs less for each."""
 
 RebalanceCallback = Callable[[Any, list[TopicPartition]], object]
 """A function, which gets the `DedupConsumer`, or a coroutine function, which gets the `AsyncDedupConsumer`."""
@@ -45,7 +44,7 @@ _Callback = RebalanceCallback | None
 CLOSED: Final = "this AsyncDedupConsumer is closed; make a new one"
 
 
-def _nothing(*_: object) -> None:
+def nothing(*_: object) -> None:
     """Do nothing."""
 
 
@@ -57,7 +56,7 @@ class Owner:
     """
 
     def __init__(self, consumer: DedupConsumer) -> None:
-        self.consumer, self.buffer = consumer, MessageBuffer(self.doubt)
+        self.consumer, self.buffer = consumer, MessageBuffer(self.doubt, self.ask)
         self.settings: Final = consumer._settings  # noqa: SLF001
         """In these the callbacks are guarded, for the producer of dead letters, too."""
         self.deadline_s = self.settings.revoke_deadline_s * WAITING_SHARE
@@ -76,8 +75,7 @@ class Owner:
         self._thread = Thread(target=self._work, name=f"dedup-aio-{self.settings.group}", daemon=False)
         self.event_loop: asyncio.AbstractEventLoop | None = None
         self._ended: _Answer
-        self._serve_other: Callable[[], object] = _nothing
-        self._withdraw: Callable[[list[Message]], object] = _nothing
+        self.work_for()
 
     # --- the loop's side -----------------------------------------------------------------------------------------
 
@@ -152,13 +150,13 @@ class Owner:
         """Whether partitions are assigned; from any thread, without waiting."""
         return bool(self.consumer.partition_statuses)
 
-    def serve_by(self, serve: Callable[[], object] = _nothing) -> None:
-        """Have the thread call a function at each turn, e.g. to serve another client."""
-        self._serve_other = serve
+    def work_for(self, forget: _Call = nothing, serve: _Call = nothing) -> None:
+        """Work for a run (without arguments: for none).
 
-    def withdraw_by(self, withdraw: Callable[[list[Message]], object] = _nothing) -> None:
-        """Set who is told, on the loop, which messages go, so that no handler begins with one."""
-        self._withdraw = withdraw
+        ``forget`` is told, on the loop, which messages go, so that no handler begins with one, nor again. ``serve`` is
+        called by the thread at each turn, to serve another client.
+        """
+        self.forget, self._serve_other = forget, serve
 
     def abandon(self) -> None:
         """Close and end the thread: the application has dropped its consumer."""
@@ -203,10 +201,9 @@ class Owner:
         self.tell(self.buffer.changed.set)
         if errors.kept is not None and self.is_orphan:
             logger.error(
-                "closing an AsyncDedupConsumer that was left open failed",
-                exc_info=errors.kept,
+                "closing an AsyncDedupConsumer that was left open failed", exc_info=errors.kept,
                 extra={"event": "async-close-failed"},
-            )
+            )  # fmt: skip
 
     def _take_turns(self) -> None:
         while not self.buffer.is_closed:
@@ -279,10 +276,10 @@ class Owner:
         before, self._looked_at = self._looked_at, self._flight.doubts
         if self._looked_at is None or before != self._looked_at:
             with self._flight.exclusive():
-                stays = self._flight.is_delivered if self._looked_at is not None else _nothing
+                stays = self._flight.is_delivered if self._looked_at is not None else nothing
                 gone = [each for each in self.buffer.taken() if not stays(each)]
             self.buffer.end(gone, None)
-            self.withdraw(gone)
+            self.tell(self.forget, gone)
             self.give_back()
 
     def give_back(self, messages: Iterable[Message] | None = None) -> None:
@@ -362,18 +359,9 @@ class Owner:
             self._serve_other()
         return True
 
-    def withdraw(self, messages: list[Message]) -> None:
-        """Have no handler begin with these messages, nor again."""
-        self.tell(self._withdraw, messages)
-
     def answer(self, future: _Answer, result: object = None, error: BaseException | None = None) -> None:
         """Have the loop set a future to a result and an error, unless its caller was cancelled."""
-
-        def answer() -> None:
-            with suppress(asyncio.InvalidStateError):
-                future.set_result((result, error))
-
-        self.tell(answer)
+        self.tell(lambda: None if future.done() else future.set_result((result, error)))
 
     def tell(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have the loop call a function; nothing happens if the loop is closed."""
@@ -444,7 +432,7 @@ class Rebalances:
         owner, buffer = self._owner, self._buffer
         going = {(each.topic, each.partition) for each in partitions}
         buffer.take_back(going)
-        owner.withdraw(buffer.taken(going))
+        owner.tell(owner.forget, buffer.taken(going))
         owner.serve_until(lambda: buffer.is_closed or not buffer.taken(going), wait_s)
         owner.pass_on()
         left = buffer.end(buffer.taken(going), None)

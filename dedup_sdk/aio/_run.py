@@ -19,7 +19,7 @@ from dedup_sdk._runner.dead_letters import DeadLetterProducer, undeliverable
 from dedup_sdk._runner.settings import AsyncRunSettings
 from dedup_sdk._runner.tasks import Task, Tasks
 from dedup_sdk.aio._buffer import MOST_QUEUED, End
-from dedup_sdk.aio._owner import Owner
+from dedup_sdk.aio._owner import Owner, nothing
 from dedup_sdk.aio._taker import EndsBy, Taker
 from dedup_sdk.ids import IdSpec
 
@@ -27,6 +27,8 @@ logger = logging.getLogger("dedup_sdk")
 
 Send = Callable[[Message, Exception, int], Awaitable[None]]
 """Sends a dead letter of a message, with the last error and the number of calls."""
+Letters = tuple[Send | None, Callable[[], object]]
+"""What sends dead letters, if any are asked for, and what serves, on the owner's thread, the client that does."""
 
 
 class AsyncRunner:
@@ -37,9 +39,10 @@ class AsyncRunner:
     cancellation behind had the last message of its job.
     """
 
-    def __init__(self, settings: AsyncRunSettings, taker: Taker, owner: Owner, send: Send | None) -> None:
+    def __init__(self, settings: AsyncRunSettings, taker: Taker, owner: Owner, letters: Letters) -> None:
         self._settings, self._taker, self._owner, self._buffer = settings, taker, owner, owner.buffer
-        self._idle, self._send, self._context = taker.clock(), send, copy_context()
+        self._idle, self._context = taker.clock(), copy_context()
+        self._send, self._serve_producer = letters
         self._failure: BaseException | None = None
         # The thread has counted the messages as delivered.
         self._tasks = Tasks(settings.order or "none", Counters())
@@ -51,7 +54,7 @@ class AsyncRunner:
 
     async def run(self) -> None:
         """Handle messages until `Taker.is_stopped`, an error, or ``idle_timeout``; then let running handlers end."""
-        self._owner.withdraw_by(self._forget)
+        self._owner.work_for(self._forget, self._serve_producer)
         try:
             await self._serve()
             self._halt()
@@ -66,7 +69,7 @@ class AsyncRunner:
                 if self._jobs:
                     await asyncio.wait(list(self._jobs), timeout=self._owner.deadline_s)
             finally:
-                self._owner.withdraw_by()
+                self._owner.work_for()
                 self._abandon()
         if self._failure is not None:
             raise self._failure
@@ -235,15 +238,15 @@ def _cancelled_by_others(message: Message) -> RuntimeError:
 
 
 @asynccontextmanager
-async def letter_sender(settings: AsyncRunSettings, owner: Owner, spec: IdSpec) -> AsyncIterator[Send | None]:
-    """Give a function that sends a dead letter and waits for its delivery, by a producer on the owner's thread.
+async def letter_sender(settings: AsyncRunSettings, owner: Owner, spec: IdSpec) -> AsyncIterator[Letters]:
+    """Give a function that sends a dead letter and waits for its delivery, by a producer that the thread must serve.
 
-    None if the settings ask for no dead letters. Raises `DeadLetterError` if there is no such topic; the function does
-    so for a letter that is not delivered. At the end undelivered letters are dropped.
+    None, and `nothing`, if the settings ask for none. Raises `DeadLetterError` if there is no such topic; the
+    function does so for a letter that is not delivered. At the end undelivered letters are dropped.
     """
     group = owner.settings.group
     if (topic := settings.letters_of(group)) is None:
-        yield None
+        yield None, nothing
         return
     producer = await owner.call(DeadLetterProducer, owner.settings, topic)
 
@@ -262,10 +265,8 @@ async def letter_sender(settings: AsyncRunSettings, owner: Owner, spec: IdSpec) 
         if (problem := (await delivered)[0]) is not None:
             raise undeliverable(message, problem)
 
-    owner.serve_by(producer.poll)
     try:
-        yield send
+        yield send, producer.poll
     finally:
-        owner.serve_by()
         if not owner.is_over:
             await owner.call(producer.close)

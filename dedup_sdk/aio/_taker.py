@@ -19,7 +19,7 @@ from confluent_kafka import Message
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.deliver.idle import IdleClock
 from dedup_sdk.aio._buffer import MOST_QUEUED, Below, End
-from dedup_sdk.aio._owner import FEW, Owner
+from dedup_sdk.aio._owner import Owner
 
 _TURN_S: Final = 0.001
 """For so many seconds messages are returned without a wait before other tasks have their turn."""
@@ -49,9 +49,9 @@ class Taker:
     task that made a call: another one may run that, e.g. in `asyncio.wait_for`.
 
     ``ends``: what ends a message. ``writes_each``: whether a message is in the store before the next one is taken.
-    ``is_stopped``: whether iterations and runs are to end. ``runner``: the task in a run, which alone may ask.
-    ``iterates``: whether the last message is that of a body. ``doubted``: the message of which nobody may know, once it
-    is left, whether it was handled: the next call releases it, unless it is trusted before.
+    ``is_stopped``: whether iterations and runs are to end. ``iterates``: whether the last message is that of a body.
+    ``doubted``: the message of which nobody may know, once it is left, whether it was handled: the next call releases
+    it, unless it is trusted before.
     """
 
     def __init__(
@@ -61,11 +61,10 @@ class Taker:
         self.ends, self.writes_each, self.is_stopped = ends, writes_each, False
         self._task: AnyTask = None
         """The task that has the messages of the last call."""
-        self.runner: AnyTask = None
         self.doubted: Message | None = None
         self.iterates = self._interrupted = False
         self._asking: AnyTask = None
-        """The task that waits for messages; it may be over, or have been interrupted."""
+        """The task that waits for messages, or is in a run; it may be over, or have been interrupted."""
         self._turn_ends = 0.0
         """When (monotonic seconds) other tasks have their turn."""
 
@@ -82,14 +81,14 @@ class Taker:
         self._owner.start()
         buffer, here = self.buffer, asyncio.current_task()
         task = asker or here
-        asks = self._asking not in (None, here) and not self._asking.done()
         ended = self.ends is EndsBy.NEXT and buffer.has_hand
         # The handlers of a run, too, ask for nothing.
-        if asks or self.runner not in (None, task) or (ended and not self.is_of(task)):
+        if self._is_asked_by_others or (ended and not self.is_of(task)):
             raise RuntimeError(_TWO_TASKS)
         self.end_last(task)
         self._task = task
-        self.iterates, self._interrupted, self._asking = False, False, here
+        self.iterates, self._interrupted = False, False
+        before, self._asking = self._asking, here
         try:
             if ended and self.writes_each:
                 await self._owner.flush()
@@ -104,17 +103,10 @@ class Taker:
             else:
                 await self.turn()
         finally:
-            self._asking = None
+            self._asking = before
         if buffer.is_closed:
             raise self._owner.refusal()
-        try:
-            taken = buffer.take(count, by_call=ends is EndsBy.CALL)
-            if len(buffer) < FEW:
-                self._owner.ask()
-        except BaseException as error:
-            buffer.doubt(error)
-            raise
-        return taken
+        return buffer.take(count, by_call=ends is EndsBy.CALL)
 
     async def turn(self) -> None:
         """Let other tasks have their turn, if this one was at work for long."""
@@ -125,6 +117,7 @@ class Taker:
 
     def clock(self) -> IdleClock:
         """Return a clock for an iteration or a run that begins."""
+        self._owner.start()
         return IdleClock(self._owner, self._idle_timeout_s)
 
     async def hear(self, count: int, idle: IdleClock, ends: EndsBy, asker: AnyTask = None) -> list[Message]:
@@ -139,6 +132,11 @@ class Taker:
         if messages:
             idle.heard()
         return messages
+
+    @property
+    def _is_asked_by_others(self) -> bool:
+        asking = self._asking
+        return asking not in (None, asyncio.current_task()) and not asking.done()
 
     # --- how messages in hand end --------------------------------------------------------------------------------
 
@@ -189,15 +187,13 @@ class Taker:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Have this task alone ask."""
-        if self.runner is not None:
-            raise RuntimeError(
-                "run() is at work already: one consumer has one loop; give it more concurrency"
-            )
-        self.runner = asyncio.current_task()
+        if self._is_asked_by_others:
+            raise RuntimeError(_TWO_TASKS)
+        self._asking = asyncio.current_task()
         try:
             yield
         finally:
-            self.runner, self.is_stopped = None, False
+            self._asking, self.is_stopped = None, False
 
 
 class Iteration(AsyncIterator[Message]):

@@ -7,7 +7,7 @@ from dedup_sdk.aio._buffer import End, MessageBuffer
 
 def test_whoever_releases_a_message_returns_all_behind_it() -> None:
     """Also what the thread has fetched meanwhile, and an event: until the thread passes that on, nothing is queued."""
-    buffer = MessageBuffer(id)
+    buffer = MessageBuffer(id, list)
     first, second, third, other, late = _messages((0, 5), (0, 6), (0, 7), (1, 1), (1, 2))
     event = Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
     buffer.put([first, second, third, event, other])
@@ -32,7 +32,7 @@ def _messages(*places: tuple[int, int]) -> list[Message]:
 
 def test_each_message_of_a_grant_is_queued_until_it_is_taken() -> None:
     """What the thread takes back of it is never taken; the one in hand is waited for; those before it are completed."""
-    buffer = MessageBuffer(id)
+    buffer = MessageBuffer(id, list)
     first, second, third, gone, other = messages = _messages((0, 5), (0, 6), (0, 7), (0, 8), (1, 1))
     buffer.put(messages)
     assert buffer.take(1, by_call=False) == [first]
@@ -51,7 +51,7 @@ def test_each_message_of_a_grant_is_queued_until_it_is_taken() -> None:
 
 def test_a_grant_has_no_events_and_ends_with_a_release() -> None:
     """An iteration looks at events, and at messages that come again, one by one."""
-    buffer = MessageBuffer(id)
+    buffer = MessageBuffer(id, list)
     event = Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
     first, second, third = _messages((0, 5), (0, 6), (0, 7))
     buffer.put([first, event, second, third])

@@ -13,6 +13,7 @@ from confluent_kafka import Message
 
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import Int64s
+from dedup_sdk._masking import shown
 from dedup_sdk._record import Record
 from dedup_sdk.ids._columns import Headers, Ids, RecordFields
 from dedup_sdk.ids._spec import IdSpec
@@ -33,6 +34,11 @@ def offsets_of(messages: Sequence[Any]) -> list[int]:
     """Return the messages' offsets."""
     read: Callable[[Any], Any] = Message.offset
     return list(map(read, messages))
+
+
+def coordinates(message: Any) -> tuple[str, int]:
+    """Return topic and partition of a message."""
+    return message.topic(), message.partition()
 
 
 def headers_of(message: Any) -> tuple[Any, int]:
@@ -71,6 +77,12 @@ def note_message(error: BaseException, message: Any, attempt: int) -> None:
         # An exception's class decides what can be set.
         if is_interruption(refusal):
             raise
+
+
+def refuse_other(message: object) -> None:
+    """Raise `TypeError` for what is no message of the client."""
+    if not isinstance(message, Message):
+        raise TypeError(f"message={shown(message)}: give a message that poll() or consume() returned")
 
 
 def as_record(message: Any) -> Record:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dedup_sdk._core.flight import RecordRef
 from dedup_sdk._kafka.assign.commits import Coordinates
+from dedup_sdk._kafka.client.fields import coordinates
 from dedup_sdk._kafka.deliver.classifier import Classified, PartitionBatch, Span
 from dedup_sdk._observe import Counters, of_partition
 
@@ -190,11 +191,6 @@ class Batch:
             for place, each in groupby(ready, coordinates)
         ]
         self._spans, self._uncounted = deque(spans), len(ready)
-
-
-def coordinates(message: Any) -> Coordinates:
-    """Return topic and partition of a message."""
-    return message.topic(), message.partition()
 
 
 def grouped(messages: Iterable[Any]) -> dict[Coordinates, list[Any]]:

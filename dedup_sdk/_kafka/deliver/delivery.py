@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Protocol
 from dedup_sdk._core.flight import OFFERED, SINGLE, RecordRef
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import Coordinates
-from dedup_sdk._kafka.deliver.batch import Batch, coordinates, grouped
+from dedup_sdk._kafka.client.fields import coordinates
+from dedup_sdk._kafka.deliver.batch import Batch, grouped
 from dedup_sdk._kafka.deliver.classifier import Classified, PartitionBatch, guarded
 from dedup_sdk._kafka.deliver.waiting import Key, Waiting, key_of
 from dedup_sdk._observe import Counters, of_partition

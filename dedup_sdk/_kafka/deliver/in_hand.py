@@ -13,9 +13,9 @@ from dedup_sdk._core.flight import RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.commits import Coordinates
-from dedup_sdk._kafka.client.fields import headers_of
+from dedup_sdk._kafka.client.fields import coordinates, headers_of
 from dedup_sdk._kafka.client.guards import Steps
-from dedup_sdk._kafka.deliver.batch import coordinates, grouped
+from dedup_sdk._kafka.deliver.batch import grouped
 from dedup_sdk._kafka.deliver.completion import ByWorkers
 from dedup_sdk._kafka.deliver.handover import Handlers, Handover
 from dedup_sdk._kafka.deliver.write_policy import WritePolicy

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.assign.commits import Coordinates
-from dedup_sdk._kafka.deliver.batch import coordinates
+from dedup_sdk._kafka.client.fields import coordinates
 
 _offset: Callable[[Any], Any] = Message.offset
 Key = tuple[Any, Any, Any]
