@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk import MemoryStore
+from dedup_sdk import DedupConsumer, MemoryStore
 from dedup_sdk.shared import Shared
 from tests.mock.conftest import QUICK_CLIENT, SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, make_consumer, values
@@ -303,3 +303,34 @@ def test_a_pause_that_begins_as_a_run_ends_is_over_with_it(run: Any, consumer_of
 
     assert run(main()) == ["a", "b"]
     assert attempted == ["a"]
+
+
+def test_beside_handlers_few_messages_are_fetched_at_a_time(
+    run: Any, consumer_of: Open, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the thread decides about messages, the event loop waits for the interpreter."""
+    send(*(f"a{number}" for number in range(1_500)))
+    fetches, begun = list[int](), list[Any]()
+    real = DedupConsumer.consume
+
+    def consume(consumer: DedupConsumer, count: int = 1, timeout: float = -1) -> list[Message]:
+        got = real(consumer, count, timeout)
+        if begun:
+            fetches.append(len(got))
+        return got
+
+    monkeypatch.setattr(DedupConsumer, "consume", consume)
+
+    async def main() -> None:
+        async with consumer_of("orders", idle_timeout=1) as consumer:
+
+            async def handle(message: Message) -> None:
+                begun.append(message)
+                await asyncio.sleep(0.005)
+
+            await consumer.run(handle, concurrency=50)
+
+    run(main())
+    assert len(begun) == 1_500
+    # The first one may have begun before any handler did.
+    assert max(fetches[1:]) <= 100

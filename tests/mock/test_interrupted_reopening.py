@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -19,8 +20,8 @@ from dedup_sdk._kafka.recover.session import Session
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.ids import function
 from tests.support import inside
-from tests.support.consuming import lookup, poll_quiet, poll_some, values
-from tests.support.interrupting import Interrupted, InterruptedAt, InterruptingQueue
+from tests.support.consuming import committed, lookup, numbers, poll_quiet, poll_some, values, wait_for
+from tests.support.interrupting import Interrupted, InterruptedAt, InterruptingQueue, strike_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -359,3 +360,59 @@ def test_a_partition_that_is_assigned_anew_is_never_left_to_nobody(
             break
     assert struck >= 2
     assert given(consumer) == {("orders", 0)}
+
+
+def interrupt() -> None:
+    """Raise as the handler of a signal does."""
+    raise Interrupted
+
+
+def struck(consumer: DedupConsumer, place: str) -> None:
+    """Have a call for messages interrupted at a function of this name."""
+    try:
+        strike_at(place, interrupt)
+        with pytest.raises(Interrupted):
+            wait_for(consumer, lambda: False, "the interruption")
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("place", ["Commits.beginnings", "Client.commit", "Session.activate"])
+def test_no_message_comes_before_the_group_knows_the_beginning_of_a_reopened_partition(
+    make: Make, send: Send, kafka: MockKafka, place: str
+) -> None:
+    """Else another host would begin at the end of the topic, behind the messages that came since."""
+    consumer = make("orders", config={"enable.auto.commit": False})
+    struck(consumer, place)
+    send("a")
+    poll_some(consumer, 1)
+    assert committed(kafka.bootstrap, "g", "orders").offset == 0
+
+
+def test_a_commit_that_waits_for_an_answer_is_sent_behind_an_interruption(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """The call has returned, and the application relies on it: its consumer sends it at the latest when it closes."""
+    send("a", "b", "c")
+    consumer = make("orders", config={"enable.auto.commit": False})
+    first, second, _ = poll_some(consumer, 3)
+    for message in (first, second):
+        consumer.commit(message=message)
+    struck(consumer, "Poller._round")
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == 2
+
+
+@pytest.mark.parametrize("place", ["Positions.hold_back", "Assigned.lift", "Client.wake"])
+def test_an_interruption_as_the_client_fetches_again_leaves_it_fetching(
+    make: Make, send: Send, place: str
+) -> None:
+    """consume(0) has paused it for slow handlers; the call for messages that resumes it is interrupted."""
+    send(*numbers(0, 3000))
+    consumer = make("orders")
+    got = values(consumer.consume(10, 10))
+    for _ in range(1500):
+        consumer.consume(0)
+    struck(consumer, place)
+    got += values(poll_quiet(consumer))
+    assert {*got} == {*numbers(0, 3000)}

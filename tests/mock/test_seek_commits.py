@@ -6,9 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
+from dedup_sdk._kafka.client.client import Client
 from tests.support import inside
 from tests.support.consuming import committed, numbers, poll_quiet, poll_some, values, wait_for
 
@@ -379,3 +380,27 @@ def test_stored_offsets_do_not_pass_what_a_seek_leaves_in_flight(
     consumer.close()
 
     assert max(0, committed(kafka.bootstrap, "g", "orders").offset) == 0
+
+
+def test_a_seek_before_the_offsets_are_known_begins_as_a_new_group_does(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator is slow: no message comes before the group has a commit, and all before it counts as unread."""
+    send(*numbers(0, 10))
+    real, silent = Client.committed, [True]
+
+    def ask(client: Client, *arguments: Any) -> Any:
+        if silent[0]:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return real(client, *arguments)
+
+    monkeypatch.setattr(Client, "committed", ask)
+    consumer = make(config={"enable.auto.commit": False})
+    consumer.assign([orders(OFFSET_INVALID)])
+    consumer.seek(orders(2))
+    consumer.seek(orders(4))
+    silent[0] = False
+    [message] = poll_some(consumer, 1)
+    verdict = consumer.verdict(message)
+    assert (message.offset(), verdict and verdict.kind) == (4, "fresh")
+    assert committed(kafka.bootstrap, "g", "orders").offset == 4

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
+from dedup_sdk._kafka.deliver.batch import Batch
 from tests.support import inside
-from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, run_all, values
+from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, run_all, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -324,3 +325,28 @@ def test_a_refused_call_changes_nothing_with_explicit_completion(make: Make, sen
     message = next(each for each in got if each is not None)
     assert consumer.holds(message)
     assert poll_quiet(consumer) == []
+
+
+def test_a_message_that_poll_takes_while_another_thread_closes_is_not_completed(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`poll` takes a ready message without the lock, also in the middle of a step that completes those before."""
+    send(*numbers(0, 40))
+    consumer = make("orders")
+    got = values(poll_some(consumer, 2))
+    while not inside.ready(consumer):
+        got += values(poll_some(consumer, 1))
+    real, late = Batch.given.fget, list[Any]()
+    assert real is not None
+
+    def count(batch: Batch) -> int:
+        given = int(real(batch))
+        if not late:
+            late.append(consumer.poll(0))
+        return given
+
+    monkeypatch.setattr(Batch, "given", property(count))
+    consumer.unsubscribe()
+    monkeypatch.undo()
+    consumer.close()
+    assert {*values(late), got[-1]} <= {*values(poll_quiet(make("orders")))}

@@ -120,6 +120,12 @@ class Asking:
     """The group's committed offset is being requested: nothing is known yet."""
 
     note: str = ""
+    moves_to: int | None = None
+    """The offset to which the application has moved it meanwhile."""
+
+    def note_move(self, offset: int) -> None:
+        """Have the partition moved as soon as the group's offset is known."""
+        self.moves_to = offset
 
 
 @dataclass(slots=True)
@@ -374,6 +380,13 @@ class Assigned:
     def recovers(self) -> bool:
         """Whether it does not deliver yet; also true for `State.FAILED`."""
         return self.state in NOT_YET_DELIVERING
+
+    @property
+    def owes_beginning(self) -> bool:
+        """Whether the group's commit must have the beginning of its history first, and does not have that yet."""
+        start = self.start
+        must = start is not None and start.must_commit_first
+        return must and self.recovers and not self.commits.beginning.may_deliver
 
     @property
     def is_ours(self) -> bool:

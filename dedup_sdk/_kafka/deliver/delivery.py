@@ -267,9 +267,11 @@ class Delivery:
     def complete_but_last(self) -> Iterable[Partition]:
         """Complete the messages that were delivered before the last call; return their partitions."""
         touched: dict[int, Partition] = {}
-        last = set(map(id, self._last_given()))
         batch = self.batch
-        given = batch.messages[batch.ended : batch.given]
+        # Once: meanwhile `poll` may take one more, which nobody has handled.
+        count = batch.given
+        last = set(map(id, self._last_given(count)))
+        given = batch.messages[batch.ended : count]
         self._complete([m for m in given if id(m) not in last], touched, (OFFERED,))
         alone = [message for message in self._given.values() if id(message) not in last]
         self._complete(alone, touched, (OFFERED, SINGLE))
@@ -315,7 +317,7 @@ class Delivery:
         """Complete nothing: the messages that the application got end by its own calls."""
         if not self.batch.ready:
             # The batch knows what was polled since the last `take`.
-            self._last = self._last_given()
+            self._last = self._last_given(self.batch.given)
             self.batch.drop()
         else:
             self.batch.end_given()
@@ -331,13 +333,12 @@ class Delivery:
 
     def take_out_last(self) -> None:
         """Exclude the messages of the last call from their policy: they may be unhandled."""
-        for message in self._last_given():
+        for message in self._last_given(self.batch.given):
             if message.error() is None:
                 self.take_out(message)
 
-    def _last_given(self) -> Sequence[Any]:
-        """Return the messages of the last call."""
-        given = self.batch.given
+    def _last_given(self, given: int) -> Sequence[Any]:
+        """Return the messages of the last call, when so many were given."""
         return self._last if given == self.batch.taken else self.batch.messages[given - 1 : given]
 
     # --- forgetting ----------------------------------------------------------------------------------------------

@@ -391,11 +391,16 @@ class Poller:
 
     def fetch_again(self) -> None:
         """Have the client fetch again if `heartbeat` had to pause it."""
-        if self._holds_back:
+        if not self._holds_back:
+            return
+        try:
             with self._mutex:
                 if self._steps.lock.waits_for_client(time.monotonic() + SILENCE_S):
                     self._holds_back = False
                     self._positions.hold_back(hold=False)
+        except BaseException:
+            self._steps.interruption.note()
+            raise
 
     def look_if_free(self, *looks: Callable[[], None]) -> None:
         """Count the delivered messages, then look; not while a thread has the lock, which counts in its next step."""

@@ -195,6 +195,10 @@ class Session:
         ``before``: the commit of what was completed before a seek (`Commits.before_move`).
         """
         assigned = self.assigned[topic, partition]
+        if isinstance(assigned.phase, Asking):
+            # Whether the group is new decides what must be committed before a message comes.
+            assigned.phase.note_move(offset)
+            return
         known = assigned.history()
         if before is not None and (assigned.recovers or before is assigned.commits.before_move):
             # A move before this one has brought nothing: this one goes from where that one began.
@@ -237,10 +241,12 @@ class Session:
         write: bool = True,
     ) -> None:
         self._client.pause(assigned.topic, assigned.partition)
+        if start is not None and assigned.owes_beginning:
+            start = replace(start, must_commit_first=True)
         after = Assigned(
             assigned.topic,
             assigned.partition,
-            Asking() if start is None else Recovering(start),
+            assigned.known if start is None else Recovering(start),
             wanted=assigned.wanted,
             by_hand=assigned.by_hand,
             taken_at=time.monotonic(),
@@ -312,6 +318,7 @@ class Session:
             recovered = assigned.recovered
             start = assigned.start if recovered is None else self._start_to_reopen(assigned, recovered)
             self._begin_again(assigned, start, before=settle_move(assigned), write=False)
+            self.commits.hand_on(assigned, self.assigned[assigned.coordinates])
             if recovered is not None and recovered.partition.has_failed and start is not None:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 
