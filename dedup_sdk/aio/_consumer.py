@@ -84,7 +84,8 @@ class AsyncDedupConsumer:
         revoke_deadline: float | None = None,
         **client_arguments: Any,
     ) -> None:
-        self._observers = LoopObservers(lambda: self._owner)
+        # Not by `self`: what refers to that would keep a consumer that the application has dropped.
+        self._observers, self._spec = LoopObservers(lambda: owner), dedup.id
         self._consumer = DedupConsumer(
             config, dedup=dedup, store=store, durability=durability, mode=mode, recovery=recovery, shared=shared,
             # The application has not seen all that the thread has fetched: it alone knows what ends.
@@ -92,7 +93,7 @@ class AsyncDedupConsumer:
             observers=self._observers.of(observers), idle_timeout=idle_timeout, revoke_deadline=revoke_deadline,
             **client_arguments,
         )  # fmt: skip
-        self._owner, self._spec = Owner(self._consumer), dedup.id
+        self._owner = owner = Owner(self._consumer)
         self._rebalances = Rebalances(self._owner, self)
         choice("completion", completion, ("on-next-call", "explicit"))
         by_rule = EndsBy.NEXT if self._owner.settings.completes_on_next_call else EndsBy.COMMIT
