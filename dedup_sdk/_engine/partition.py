@@ -1091,30 +1091,46 @@ class Writer:
             self._note_disk_full(error)
             return
         self._taken = NO_MARKS
-        try:
-            self._leave_window(marks)
-        except StoreUnavailableError as error:
-            self._note_disk_full(error)
+        self._leave_window(marks)
 
     def _leave_window(self, flushed: Marks) -> None:
         """After a flush, drop files whose marks have left the window."""
-        state, reach = self._state, self._state.memory.reach
+        reach = self._state.memory.reach
         # Records were completed since the flush began: a progress must not be written without their marks.
         self.persist()
         if flushed.count and self.window.time_ms is not None:
             self._flushes.append((int(flushed.timestamps.max()), int(flushed.offsets.max()) + 1))
-        before = reach.since_ms, reach.since_number
         if reach.count_window is not None:
+            number = reach.count_window.accepted - reach.count_window.size
             # Separately: marks beyond the count make no difference later, marks beyond the time do for late records.
-            self.store.expire(None, reach.count_window.accepted - reach.count_window.size)
+            self._drop(lambda: self.store.expire(None, number))
         if self.window.time_ms is not None:
             horizon_ms = reach.horizon_ms(reach.completed_ms)
-            dropped_ms = self.store.expire(horizon_ms)
+            dropped_ms = self.store.expires_to_ms(horizon_ms)
             if dropped_ms is not None:
-                reach.forgot_before(min(dropped_ms + 1, horizon_ms))
-                self._note_dropped(horizon_ms)
-        if before != (reach.since_ms, reach.since_number):
-            self.append(state.progress, NO_MARKS)
+                self._drop(lambda: self.store.expire(horizon_ms), dropped_ms)
+
+    def _drop(self, drop: Callable[[], object], dropped_ms: int | None = None) -> bool:
+        """Drop marks by ``drop``; False, and the marks stay, if the disk is full or the state is in doubt.
+
+        ``dropped_ms``: the newest timestamp among the marks, None if the marks make no difference to later records.
+        """
+        reach = self._state.memory.reach
+        if dropped_ms is not None:
+            # A timestamp in the future counts as now: it must not make all later records unverified.
+            reach.forgot_before(min(dropped_ms, reach.stream_time_ms) + 1)
+            self._note_dropped(dropped_ms + 1)
+            # First: a crash must not leave a progress that counts on these marks.
+            self.append(self._state.progress, NO_MARKS)
+        if self._is_in_doubt() or self.disk_full:
+            # The progress was not written: the store still counts on these marks.
+            return False
+        try:
+            drop()
+        except StoreUnavailableError as error:
+            self._note_disk_full(error)
+            return False
+        return True
 
     def _note_dropped(self, before_ms: int) -> None:
         """Note the offsets of marks in dropped files, all of which are older than a timestamp (ms)."""
@@ -1133,22 +1149,14 @@ class Writer:
         return -1 if oldest_ms is None else max(0, self._state.memory.reach.stream_time_ms - oldest_ms)
 
     def evict(self) -> bool:
-        """Drop the oldest sorted file for lack of room, and log it; False if there is none."""
+        """Drop the oldest sorted file for lack of room, and log it; False if no file was dropped."""
         if self._begun is not None:
             # A progress must not be written without its marks.
             self.persist()
             self.finish_flush()
         dropped_ms = self.store.evicts_to_ms if self.reach_ms >= 0 else None
-        if dropped_ms is None:
+        if dropped_ms is None or not self._drop(self.store.evict, dropped_ms):
             return False
-        # A timestamp in the future counts as now: it must not make all later records unverified.
-        self._state.memory.reach.forgot_before(min(dropped_ms, self._state.memory.reach.stream_time_ms) + 1)
-        self._note_dropped(dropped_ms + 1)
-        self.append(self._state.progress, NO_MARKS)
-        if self._is_in_doubt() or self.disk_full:
-            # That was not written: the store still counts on these marks.
-            return False
-        self.store.evict()
         self._own_counters.generations_shed += 1
         window_ms = self.effective_window_ms
         logger.warning(

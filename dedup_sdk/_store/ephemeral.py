@@ -62,6 +62,10 @@ class EphemeralStore:
         """See `PartitionStore.expire`."""
         return self._marks.expire(before_ms, up_to_number)
 
+    def expires_to_ms(self, before_ms: int) -> int | None:
+        """See `PartitionStore.expires_to_ms`."""
+        return self._marks.expires_to_ms(before_ms)
+
     def install_steps(
         self,
         snapshot: str,

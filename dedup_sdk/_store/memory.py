@@ -140,24 +140,16 @@ class MemoryPartition:
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
         memory = self._memory()
+        kept, digests, newest_ms = self._expiring(memory, before_ms, up_to_number)
+        for digest in digests:
+            del memory.marks[digest]
+            memory.payloads.pop(digest, None)
+        memory.flushes = kept
+        return newest_ms
 
-        def is_out(timestamp_ms: int, number: int) -> bool:
-            too_old = before_ms is not None and timestamp_ms < before_ms
-            return too_old or (up_to_number is not None and number <= up_to_number)
-
-        dropped = [entry for entry in memory.flushes if is_out(entry.newest_ms, entry.newest_number)]
-        newest_ms = max((entry.newest_ms for entry in dropped), default=None)
-        for flushed in dropped:
-            for digest in flushed.digests:
-                mark = memory.marks.get(digest)
-                if mark is not None and is_out(mark[1], mark[2]):
-                    # An ID that was flushed again since may be newer than the rest of its first flush.
-                    newest_ms = mark[1] if newest_ms is None else max(newest_ms, mark[1])
-                    del memory.marks[digest]
-                    memory.payloads.pop(digest, None)
-        memory.flushes = [
-            entry for entry in memory.flushes if not is_out(entry.newest_ms, entry.newest_number)
-        ]
+    def expires_to_ms(self, before_ms: int) -> int | None:
+        """See `PartitionStore.expires_to_ms`."""
+        _, _, newest_ms = self._expiring(self._memory(), before_ms, None)
         return newest_ms
 
     def install_steps(
@@ -249,6 +241,32 @@ class MemoryPartition:
             message = "the partition store is closed; open it again"
             raise StoreError(message)
         return self._contents
+
+    @staticmethod
+    def _expiring(
+        memory: _PartitionContents, before_ms: int | None, up_to_number: int | None
+    ) -> tuple[list[_FlushedBatch], set[bytes], int | None]:
+        """Return the flushes that an expiry keeps, the digests that it drops, and the newest timestamp of these."""
+
+        def is_out(timestamp_ms: int, number: int) -> bool:
+            too_old = before_ms is not None and timestamp_ms < before_ms
+            return too_old or (up_to_number is not None and number <= up_to_number)
+
+        kept: list[_FlushedBatch] = []
+        digests: set[bytes] = set()
+        times: list[int] = []
+        for flushed in memory.flushes:
+            if not is_out(flushed.newest_ms, flushed.newest_number):
+                kept.append(flushed)
+                continue
+            times.append(flushed.newest_ms)
+            for digest in flushed.digests:
+                mark = memory.marks.get(digest)
+                if mark is not None and is_out(mark[1], mark[2]):
+                    # An ID that was flushed again since may be newer than the rest of its first flush.
+                    times.append(mark[1])
+                    digests.add(digest)
+        return kept, digests, max(times, default=None)
 
     @staticmethod
     def _keep(memory: _PartitionContents, marks: Marks) -> None:

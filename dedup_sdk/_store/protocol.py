@@ -15,6 +15,10 @@ payload
     bytes stored with a mark, 9 to 2**31 of them: the state of a source of `LastId`. The store does not interpret
     them. They move with their mark, and are part of its fingerprint.
 
+A caller of `PartitionStore.expire` or `PartitionStore.evict` appends the progress without the marks first: the newest
+timestamp to be dropped is told before. So no crash, and no full disk, leaves a progress that counts on marks that are
+gone.
+
 A partition store has one owner and is not thread-safe. All methods but ``close`` raise `StoreError` after
 ``close``.
 """
@@ -126,6 +130,9 @@ class PartitionStore(Protocol):
         at most ``up_to_number``; None disables the respective condition. Returns the newest timestamp that
         was dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
         """
+
+    def expires_to_ms(self, before_ms: int) -> int | None:
+        """Return the newest timestamp that ``expire(before_ms)`` would drop now, None when nothing."""
 
     def install_steps(
         self, snapshot: str, progress: Progress, *, manifest: Manifest, move: bool = False

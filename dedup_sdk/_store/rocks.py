@@ -579,13 +579,16 @@ class RocksPartition:
         Generations are dropped one by one. Where timestamps ran backwards, that may uncover an older mark
         of an ID whose timestamp is still inside the window.
         """
-        return self._drop(
-            [
-                entry
-                for entry in self._open_generations().state.generations
-                if entry.is_expired(before_ms, up_to_number)
-            ]
-        )
+        return self._drop(self._expired(before_ms, up_to_number))
+
+    def expires_to_ms(self, before_ms: int) -> int | None:
+        """See `PartitionStore.expires_to_ms`."""
+        expired = [] if self._is_installing else self._expired(before_ms, None)
+        return max((entry.newest_ms for entry in expired), default=None)
+
+    def _expired(self, before_ms: int | None, up_to_number: int | None) -> list[Generation]:
+        generations = self._open_generations().state.generations
+        return [entry for entry in generations if entry.is_expired(before_ms, up_to_number)]
 
     @property
     def oldest_ms(self) -> int | None:

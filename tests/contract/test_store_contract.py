@@ -170,16 +170,17 @@ def test_one_flush_may_be_given_an_id_twice(store: PartitionStore) -> None:
 
 
 def test_expiry_by_time_drops_what_is_older_only(key_store: KeyStore, store: PartitionStore) -> None:
-    """Expiry drops old flushes as a whole, says how new the newest dropped mark was, and touches nothing else."""
+    """Expiry drops old flushes as a whole, says before how new the newest dropped mark is, and touches nothing else."""
     day_ms = 86_400_000
     for day in range(4):
         store.flush(
             progress(day + 1),
             marks((f"day{day}", day, day * day_ms), (f"eve{day}", day + 100, day * day_ms + 5)),
         )
-    assert store.expire(0) is None
+    assert (store.expires_to_ms(0), store.expire(0)) == (None, None)
+    assert (store.expires_to_ms(2 * day_ms), len(find(store, "day0", "day1"))) == (day_ms + 5, 2)
     assert store.expire(2 * day_ms) == day_ms + 5
-    assert store.expire(2 * day_ms) is None
+    assert (store.expires_to_ms(2 * day_ms), store.expire(2 * day_ms)) == (None, None)
     left = {
         "day2": (2, 2 * day_ms),
         "eve2": (102, 2 * day_ms + 5),
@@ -202,8 +203,9 @@ def test_what_was_dropped_is_no_newer_than_it_is_told(store: PartitionStore) -> 
     day_ms = 86_400_000
     store.flush(progress(1), marks(("a", 0, 0)))
     store.flush(progress(3), marks(("a", 1, day_ms), ("b", 2, 6 * day_ms)))
-    newest_ms = store.expire(2 * day_ms)
+    newest_ms = store.expires_to_ms(2 * day_ms)
     assert newest_ms is not None
+    assert store.expire(2 * day_ms) == newest_ms
     assert find(store, "a") == {"a": (1, day_ms)} or newest_ms >= day_ms
 
 
@@ -352,10 +354,15 @@ def test_a_store_that_is_set_aside_is_empty_afterwards(key_store: KeyStore, stor
 def test_the_oldest_marks_can_be_shed(key_store: KeyStore, store: PartitionStore) -> None:
     """Shedding drops the oldest flush whatever the window says, tells how new it was, and ends when nothing is left."""
     day_ms = 86_400_000
-    assert (store.oldest_ms, store.evict(), key_store.excess_bytes()) == (None, None, 0)
+    assert (store.oldest_ms, store.evicts_to_ms, store.evict(), key_store.excess_bytes()) == (
+        None,
+        None,
+        None,
+        0,
+    )
     for day in range(3):
         store.flush(progress(day + 1), marks((f"day{day}", day, day * day_ms)))
-    assert store.oldest_ms == 0
+    assert (store.oldest_ms, store.evicts_to_ms) == (0, 0)
     assert store.evict() == 0
     assert store.oldest_ms == day_ms
     assert find(store, "day0", "day1", "day2") == {"day1": (1, day_ms), "day2": (2, 2 * day_ms)}
@@ -389,6 +396,10 @@ def test_a_closed_store_refuses_everything(store: PartitionStore, tmp_path: Path
         lambda: store.find(digest("a"), 1),
         lambda: store.flush(progress(1), NO_MARKS),
         lambda: store.expire(1),
+        lambda: store.expires_to_ms(1),
+        lambda: store.evicts_to_ms,
+        store.evict,
+        store.reopen,
         lambda: finish(store.install_steps("nowhere", progress(1), manifest=manifest)),
         lambda: store.reset(progress(1)),
         lambda: list(store.scan()),

@@ -125,8 +125,9 @@ class StoreHistory(RuleBasedStateMachine):
         """The window moves on."""
         self.horizon_ms = max(self.horizon_ms, before_ms)
         for store in self.stores:
-            newest_ms = store.expire(before_ms)
+            newest_ms = store.expires_to_ms(before_ms)
             assert newest_ms is None or newest_ms < before_ms
+            assert store.expire(before_ms) == newest_ms
 
     @rule()
     def reset(self) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk import Recovery
+from dedup_sdk import Recovery, RocksStore
+from dedup_sdk._store.rocks import RocksPartition
+from dedup_sdk.errors import StoreUnavailableError
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
 from tests.support.disks import FullPartition, FullStore, SmallDisk, small_disk
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk import DedupConsumer
+    from dedup_sdk._kafka.recover.settings import OnFullDisk
     from dedup_sdk._marks import Marks, Progress
     from dedup_sdk._store.protocol import Identity
     from dedup_sdk._window import Window
@@ -92,6 +95,35 @@ def test_or_it_goes_on_by_choice(make: Make, send: Send, disk: SmallDisk) -> Non
     send(*BEFORE, *DURING, "after")
     assert values(poll_quiet(make("orders", store=disk.path / "store"))) == ["after"]
     assert seen == BEFORE + DURING
+
+
+@pytest.mark.parametrize("policy", ["pause", "unverified"])
+def test_old_marks_that_a_full_disk_does_not_drop_interrupt_nothing(
+    make: Make, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: OnFullDisk
+) -> None:
+    """Messages that are in workers' hands at that time are completed once, and do not come again."""
+    store = RocksStore(tmp_path / "store", recent_marks=100, generation_marks=1, max_disk=1)
+    consumer = make("orders", store=store, completion="explicit", recovery=Recovery(on_full_disk=policy))
+    refused: list[int] = []
+    evict = RocksPartition.evict
+
+    def once(partition: RocksPartition) -> int | None:
+        if not refused:
+            refused.append(1)
+            raise StoreUnavailableError("there is no room")
+        return evict(partition)
+
+    monkeypatch.setattr(RocksPartition, "evict", once)
+    send(*BEFORE)
+    in_hand = poll_some(consumer, len(BEFORE))
+    for message in in_hand[:-10]:
+        consumer.complete(message)
+    seen = values(in_hand)
+    seen += values(wait_for(consumer, lambda: bool(refused) and not waits(consumer), "room"))
+    consumer.complete(*in_hand[-10:])
+    seen += values(poll_quiet(consumer))
+    assert seen == BEFORE
+    assert consumer.counters.stale == 0
 
 
 def test_one_that_starts_on_a_full_disk_waits(make: Make, send: Send, disk: SmallDisk) -> None:

@@ -166,6 +166,10 @@ class DiskPartition:
         dropped: int | None = self._disk.write(self._inner.expire, before_ms, up_to_number, takes_room=False)
         return dropped
 
+    def expires_to_ms(self, before_ms: int) -> int | None:
+        """See `PartitionStore.expires_to_ms`."""
+        return self._inner.expires_to_ms(before_ms)
+
     def install_steps(
         self, snapshot: str, progress: Progress, *, manifest: Manifest, move: bool = False
     ) -> Iterator[None]:

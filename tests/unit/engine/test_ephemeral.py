@@ -104,6 +104,7 @@ def test_the_store_around_a_store(key_store: KeyStore, tmp_path: Path) -> None:
     store.flush(progress(1), marks(("a", 0, 10, 1)))
     assert (store.oldest_ms, store.evict(), store.stats().marks) == (None, None, 1)
     assert [page.count for page in store.scan()] == [1]
+    assert (store.expires_to_ms(10), store.expires_to_ms(11)) == (None, 10)
     manifest = write_snapshot(tmp_path / "snapshot", marks(("a", 0, 10)))
     with pytest.raises(StoreError, match="keeps its marks in memory only"):
         finish(store.install_steps("snapshot", progress(1), manifest=manifest))

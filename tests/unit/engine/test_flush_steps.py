@@ -17,6 +17,7 @@ from dedup_sdk._store import generations
 from dedup_sdk._store.generations import RocksGenerations
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._store.rocks import RocksPartition, RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import RecordFields, key
 from tests.support.marks import write_snapshot
@@ -59,14 +60,15 @@ def again(deduplicator: Deduplicator, at: int, offsets: range) -> list[str]:
     return kinds(deduplicator.admit([record(at + offset, f"#{offset}") for offset in offsets]))
 
 
+def refuse(*_: object) -> None:
+    """Behave like a full disk."""
+    raise StoreUnavailableError("the disk is full")
+
+
 def flush_on_a_full_disk(
     deduplicator: Deduplicator, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     """Go on with the flush that is under way, while this method finds no room."""
-
-    def refuse(*_: object) -> None:
-        raise StoreUnavailableError("the disk is full")
-
     with monkeypatch.context() as full:
         full.setattr(owner, name, refuse)
         only(deduplicator).writer.finish_flush()
@@ -176,12 +178,54 @@ def test_an_id_in_flight_keeps_its_mark_when_a_flush_fails(
 
 
 def test_a_disk_that_is_full_after_a_flush_raises_nothing(
-    deduplicator: Deduplicator, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marks are written; files that left the window go later."""
-    flush_on_a_full_disk(deduplicator, monkeypatch, RocksPartition, "expire")
-    assert deduplicator.disk_full
-    assert deduplicator.write_again()
+    early = [record(offset, timestamp_ms=DAY_MS // 2) for offset in range(MANY)]
+    with engine(
+        HOUR, store=RocksStore(tmp_path / "store", generation_marks=10), tolerates_full_disk=True
+    ) as made:
+        made.admit(early)
+        made.complete(early)
+        only(made).writer.finish_flush()
+        handle(made, range(MANY, 2 * MANY))
+        flush_on_a_full_disk(made, monkeypatch, RocksPartition, "expire")
+        assert made.disk_full
+        assert only(made).store.stats().marks == 2 * MANY
+        assert made.write_again()
+        only(made).flush()
+        assert only(made).store.stats().marks == MANY
+
+
+@pytest.mark.parametrize("way", ["refused", "doubted"])
+def test_no_number_leaves_a_window_that_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The store counts fewer IDs than memory, because the steps since the flush began are not in it.
+
+    A restart reads these records again, and its window reaches farther back.
+    """
+    doubts: list[int] = []
+    store = RocksStore(tmp_path / "store", generation_marks=10)
+    made = engine(Window(count=MANY), store=store, tolerates_full_disk=True)
+    made.write_unless(lambda: bool(doubts))
+    for first in (0, MANY):
+        handle(made, range(first, first + MANY))
+        if not first:
+            only(made).writer.finish_flush()
+    assert only(made).writer.flushing is not None
+    if way == "doubted":
+        doubts.append(1)
+    else:
+        monkeypatch.setattr(only(made).store, "append", refuse)
+    for place in made.admit([record(offset) for offset in range(2 * MANY, 3 * MANY)]):
+        assert place.deliver
+    only(made).complete(range(2 * MANY, 3 * MANY))
+    only(made).persist()
+    only(made).writer.finish_flush()
+    made.lose("t", 0)
+    with engine(Window(count=MANY), store=store) as restarted:
+        assert again(restarted, 2 * MANY, range(MANY, 2 * MANY)) == ["duplicate"] * MANY
 
 
 def test_a_fenced_partition_goes_on_with_no_flush(deduplicator: Deduplicator) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from dedup_sdk.ids import Ids, digest_one, key
 from tests.support.disks import FullStore, keeping
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dedup_sdk._store.protocol import KeyStore
@@ -169,29 +170,106 @@ def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.Monke
     assert (first.writer.disk_full, second.writer.disk_full) == (True, False)
 
 
-def test_a_crash_as_marks_are_dropped_leaves_no_coverage_without_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store says first that it does not know them any more."""
-    batch = [Record("t", 0, offset, START_MS + offset, key=b"%d" % offset) for offset in range(20)]
-    deduplicator = engine(RocksStore(tmp_path))
-    kinds(deduplicator, batch)
+LATE_MS = START_MS + 12 * HOUR_MS
+
+
+def drops_next(deduplicator: Deduplicator, way: str) -> Callable[[], object]:
+    """Complete 20 records, which are in a file of their own; the call that is returned has the marks dropped.
+
+    By age the marks are dropped behind a flush, because a record has come that is 26 hours newer.
+    """
+    kinds(deduplicator, records(0, 20))
     partition = deduplicator.partitions["t", 0]
     partition.flush()
-    dropped = partition.store.evict
+    if way == "evict":
+        return partition.writer.evict
+    kinds(deduplicator, [Record("t", 0, 20, START_MS + 26 * HOUR_MS, key=b"newest")])
+    return partition.flush
 
-    def crash() -> None:
-        dropped()
+
+def late_copies() -> list[Record]:
+    """Copies of the 20 records whose time is 12 hours later: inside the window of a day."""
+    return [replace(each, offset=40 + each.offset, timestamp_ms=LATE_MS) for each in records(0, 20)]
+
+
+DROPS = pytest.mark.parametrize("way", ["evict", "expire"])
+
+
+@DROPS
+def test_a_crash_as_marks_are_dropped_leaves_no_coverage_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The store says first that it does not know them any more."""
+    deduplicator = engine(RocksStore(tmp_path, generation_marks=1))
+    drop = drops_next(deduplicator, way)
+    partition = deduplicator.partitions["t", 0]
+    dropped = getattr(partition.store, way)
+
+    def crash(*given: object) -> None:
+        assert dropped(*given) is not None
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(partition.store, "evict", crash)
+    monkeypatch.setattr(partition.store, way, crash)
     with pytest.raises(KeyboardInterrupt):
-        partition.writer.evict()
+        drop()
     partition.abandon()
     again = engine(RocksStore(tmp_path))
-    copies = [replace(each, offset=20 + each.offset, timestamp_ms=START_MS + 100) for each in batch]
-    assert kinds(again, copies) == {"unverified"}
+    assert kinds(again, late_copies()) == {"unverified"}
     again.shut()
+
+
+@DROPS
+def test_marks_whose_end_is_not_written_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The disk refuses the progress that tells of the drop, as a full one may refuse any write."""
+    deduplicator = engine(RocksStore(tmp_path, generation_marks=1), tolerates_full_disk=True)
+    drop = drops_next(deduplicator, way)
+    monkeypatch.setattr(deduplicator.partitions["t", 0].store, "append", refuse)
+    drop()
+    assert deduplicator.disk_full
+    deduplicator.lose("t", 0)
+    assert kinds(engine(RocksStore(tmp_path)), late_copies()) == {"duplicate"}
+
+
+def refuse(*_: object) -> None:
+    """Behave like a full disk."""
+    raise StoreUnavailableError("there is no room")
+
+
+@DROPS
+def test_a_full_disk_that_refuses_a_drop_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The progress is written: it claims less than the store has, until the disk has room and the marks are dropped."""
+    store = RocksStore(tmp_path, generation_marks=1)
+    deduplicator = engine(store, tolerates_full_disk=True)
+    drop = drops_next(deduplicator, way)
+    partition = deduplicator.partitions["t", 0]
+    with monkeypatch.context() as full:
+        full.setattr(partition.store, way, refuse)
+        assert not drop()
+    assert deduplicator.disk_full
+    assert deduplicator.counters.generations_shed == 0
+    assert partition.state.progress.known.since_ms == START_MS + 20
+    assert partition.store.oldest_ms == START_MS + 9
+    assert deduplicator.write_again()
+    drop()
+    assert partition.store.oldest_ms != START_MS + 9
+    deduplicator.shut()
+
+
+@DROPS
+def test_a_full_disk_that_refuses_a_drop_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """For an engine that does not tolerate it."""
+    deduplicator = engine(RocksStore(tmp_path, generation_marks=1))
+    drop = drops_next(deduplicator, way)
+    monkeypatch.setattr(deduplicator.partitions["t", 0].store, way, refuse)
+    with pytest.raises(StoreUnavailableError, match="there is no room"):
+        drop()
+    deduplicator.lose("t", 0)
 
 
 @pytest.mark.parametrize("way", ["persist", "append", "flush", "evict"])
@@ -219,18 +297,24 @@ def test_in_doubt_nothing_is_written(tmp_path: Path, way: str) -> None:
     assert kinds(engine(RocksStore(tmp_path)), copies) == {"duplicate"}
 
 
-def test_marks_stay_if_a_full_disk_refuses_to_say_that_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store would count on marks that it has not."""
-    store = FullStore()
-    deduplicator = engine(store, tolerates_full_disk=True)
-    kinds(deduplicator, records(0, 20))
+def test_in_doubt_no_mark_leaves_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doubt came while marks were flushed: the progress that tells of the drop is not written."""
+    doubts: list[int] = []
+    deduplicator = engine(RocksStore(tmp_path, generation_marks=1))
+    deduplicator.write_unless(lambda: bool(doubts))
+    drop = drops_next(deduplicator, "expire")
     partition = deduplicator.partitions["t", 0]
-    partition.flush()
-    evicted: list[int] = []
-    monkeypatch.setattr(partition.store, "evict", lambda: evicted.append(1))
-    store.full = True
-    assert not partition.writer.evict()
-    assert not evicted
+    flush_steps = partition.store.flush_steps
+
+    def doubtful(*given: Any) -> Iterator[None]:
+        yield from flush_steps(*given)
+        doubts.append(1)
+
+    monkeypatch.setattr(partition.store, "flush_steps", doubtful)
+    drop()
+    assert doubts
+    deduplicator.lose("t", 0)
+    assert kinds(engine(RocksStore(tmp_path)), late_copies()) == {"duplicate"}
 
 
 @pytest.mark.slow
