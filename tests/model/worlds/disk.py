@@ -52,10 +52,10 @@ class Disk:
         if self.dead:
             raise CrashError
 
-    def write(self, step: Callable[..., Any], *arguments: Any, takes_room: bool = True) -> Any:
+    def write(self, step: Callable[..., Any], *arguments: Any) -> Any:
         """Take a durable step."""
         self.burn()
-        if self.full and takes_room:
+        if self.full:
             raise StoreUnavailableError("there is no room; make some")
         answer = step(*arguments)
         self.burn()
@@ -163,7 +163,7 @@ class DiskPartition:
 
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
-        dropped: int | None = self._disk.write(self._inner.expire, before_ms, up_to_number, takes_room=False)
+        dropped: int | None = self._disk.write(self._inner.expire, before_ms, up_to_number)
         return dropped
 
     def expires_to_ms(self, before_ms: int) -> int | None:
@@ -201,7 +201,8 @@ class DiskPartition:
 
     def evict(self) -> int | None:
         """See `PartitionStore.evict`."""
-        return self._inner.evict()
+        dropped: int | None = self._disk.write(self._inner.evict)
+        return dropped
 
     def reopen(self) -> bool:
         """See `PartitionStore.reopen`."""
