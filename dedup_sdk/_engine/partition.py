@@ -177,11 +177,12 @@ class Partition:
         """
         # A flush of what the store has now must not go on between the steps.
         self.writer.drop_flush()
-        yield from self.store.install_steps(snapshot, plan.progress, move=move, manifest=manifest)
-        self.loaded = self._stored = None
-        self._begin(plan.progress)
         # The snapshot's maker left out marks for their age.
-        self.memory.reach.note_dropped(self.flight.high)
+        known = replace(plan.progress.known, dropped_to=plan.progress.high)
+        progress = replace(plan.progress, known=known)
+        yield from self.store.install_steps(snapshot, progress, move=move, manifest=manifest)
+        self.loaded = self._stored = None
+        self._begin(progress)
 
     def _begin(self, progress: Progress, recent: Marks = NO_MARKS) -> None:
         self.state = self.terms.open(progress, recent)

@@ -317,7 +317,10 @@ def _install(
         committed=None if manifest.vouched else entry.committed,
         era=entry.era,
         known=replace(
-            entry.known, floor_number=max(0, entry.known.accepted - window.count) if window.count else 0
+            entry.known,
+            # The snapshot's maker left out marks for their age.
+            dropped_to=entry.high,
+            floor_number=max(0, entry.known.accepted - window.count) if window.count else 0,
         ),
     )
     for _ in store.open(identity, window).install_steps(

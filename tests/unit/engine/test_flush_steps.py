@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import RecordFields, key
 from tests.support.marks import write_snapshot
 from tests.support.records import DAY_MS, HOUR, engine, kinds, record
-from tests.support.steps import installing
+from tests.support.steps import finish, installing
 
 MANY = 100
 
@@ -308,6 +309,26 @@ def test_a_flush_does_not_go_on_while_a_snapshot_is_installed(tmp_path: Path) ->
                 deduplicator.trim()
         assert sum(each.count for each in held.store.scan()) == MANY // 2
         assert set(handle(deduplicator, range(MANY // 2, MANY))) == {"unverified"}
+
+
+def test_a_crash_after_a_snapshot_takes_its_log_for_no_other_one(tmp_path: Path) -> None:
+    """The maker of a snapshot leaves out marks for their age: a record without a mark proves nothing."""
+    identity = Identity(cluster="c", group="billing", topic="t", partition=0, id_spec="key")
+    store = RocksStore(tmp_path / "store")
+    newest = record(MANY - 1)
+    with engine(HOUR, store=store, cluster="c", group="billing") as deduplicator:
+        held = deduplicator.attach("t", 0)
+        marks = Marks(joined(range(MANY // 2))[0], np.arange(MANY // 2), np.full(MANY // 2, DAY_MS))
+        write_snapshot(tmp_path / "snapshot", marks, identity=identity, high=MANY, window="1h")
+        plan = plan_start(None, committed=MANY, low=0, complete=True)
+        plan = replace(plan, progress=replace(plan.progress, high=MANY))
+        finish(installing(held, tmp_path / "snapshot", plan))
+        deduplicator.lose("t", 0)
+        deduplicator.open("t", 0)
+        found = only(deduplicator).another_log(
+            [newest.offset], np.array([DAY_MS]), key().digests(RecordFields([newest])), lambda: [None]
+        )
+        assert found is None
 
 
 def joined(offsets: range) -> tuple[bytes, int]:
