@@ -548,7 +548,8 @@ class Deduplicator:
     def write_again(self) -> bool:
         """Try to write the steps that full disks refused; True when all are written.
 
-        Raises `StoreError` if a store cannot be opened again.
+        A store that does not open again for now waits for the next call, and `admit` raises `StoreUnavailableError`
+        meanwhile. Raises `StoreError` if a store is damaged, or was written by another owner.
         """
         # All partitions, although one disk is still full: they may be on different disks.
         written = [

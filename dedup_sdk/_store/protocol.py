@@ -175,7 +175,8 @@ class PartitionStore(Protocol):
     def reopen(self) -> bool:
         """Reopen the database after it refused to write (`StoreUnavailableError`), with its content.
 
-        False when its disk still has no room, or cannot be written; then nothing has changed.
+        False when its disk still has no room, or cannot be written, or when the database does not open for now; call
+        it again later. Until it returns True, other methods may raise `StoreUnavailableError`.
         """
 
     def stats(self) -> StoreStats:

@@ -418,6 +418,8 @@ class RocksPartition:
         self._was_open = False
         self._is_installing = False
         self._pending: Find | None = None
+        self._left_at: tuple[int, int] | None = None
+        """The first and the next step of the journal, while the store waits to be opened again."""
         self.disk_bytes = 0
         self._closed = True
         begun(self)
@@ -469,7 +471,7 @@ class RocksPartition:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self._closed and self._left_at is None
 
     def load(self) -> Loaded | None:
         """See `PartitionStore.load`."""
@@ -627,25 +629,44 @@ class RocksPartition:
     def reopen(self) -> bool:
         """See `PartitionStore.reopen`.
 
-        After the first failed write RocksDB refuses every other one until the database is reopened.
+        After the first failed write RocksDB refuses every other one until the database is reopened. Another owner that
+        may have written while this one waited is an error.
         """
-        self._open_journal()
+        left_at = self._left_at
+        if left_at is None:
+            self._open_journal()
         with self._translating():
             if not is_writable(self._folder):
                 return False
+        steps = left_at or (self._first, self._next)
         self.close()
         try:
-            self._open()
-            self.load()
+            self._open_again(left_at)
         except StoreCorruptError as error:
             self._report_damage(error)
             raise
+        except StoreUnavailableError as error:
+            self.close()
+            self._left_at = steps
+            if left_at is None:
+                log.warning(
+                    "a store does not open again, although its disk can be written; it waits for another try: %s",
+                    error,
+                    extra={"event": "store-not-reopened"},
+                )
+            return False
         except StoreError as error:
-            # Closed, it behaves like the store of a disk that is still full: the caller reopens it later.
             self.close()
             message = f"store {self._folder} could not be reopened although its disk is writable: {error}"
             raise StoreUnavailableError(message) from error
         return True
+
+    def _open_again(self, left_at: tuple[int, int] | None) -> None:
+        """Open and load; raises `StoreError` if the store waited, with a journal ``left_at``, and was written since."""
+        self._open()
+        if left_at not in (None, (self._first, self._next)):
+            raise StoreError(f"store {self._folder} was written by another owner")
+        self.load()
 
     def _update_disk_bytes(self) -> None:
         """Update ``disk_bytes``; only live sorted files count, because RocksDB deletes dropped ones a little later."""
@@ -703,6 +724,7 @@ class RocksPartition:
 
     def close(self) -> None:
         """See `PartitionStore.close`."""
+        self._left_at = None
         if self._closed:
             return
         merges = True
@@ -761,15 +783,18 @@ class RocksPartition:
 
     def _open_journal(self) -> Rdict:
         if self._journal is None:
-            message = f"store {self._folder} is closed; open it again"
-            raise StoreError(message)
+            raise self._not_open()
         return self._journal
 
     def _open_generations(self) -> RocksGenerations:
         if self._generations is None:
-            message = f"store {self._folder} is closed; open it again"
-            raise StoreError(message)
+            raise self._not_open()
         return self._generations
+
+    def _not_open(self) -> StoreError:
+        if self._left_at is not None:
+            return StoreUnavailableError(f"store {self._folder} waits to be opened again")
+        return StoreError(f"store {self._folder} is closed; open it again")
 
 
 MAX_CACHE_BYTES: Final = 2**40

@@ -392,6 +392,11 @@ LINES: Final[dict[str, list[Line]]] = {
             "_store/generations.py", "filter-words-unusable",
             "A file of the store has changed bytes; the filter is made again from the keys. Check the disk.",
         ),
+        Line(
+            "_store/rocks.py", "store-not-reopened",
+            "A store must be opened again before it can be written, and the reason in the line prevents that. Its "
+            "partition waits. Remove the cause.",
+        ),
         Line("_store/rocks.py", "snapshot-installed", "A snapshot was installed for a partition. Nothing to do."),
     ],
     "Units": [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import Recovery, RocksStore
+from dedup_sdk._store import rocks
 from dedup_sdk._store.rocks import RocksPartition
 from dedup_sdk.errors import StoreUnavailableError
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
@@ -123,6 +124,35 @@ def test_old_marks_that_a_full_disk_does_not_drop_interrupt_nothing(
     consumer.complete(*in_hand[-10:])
     seen += values(poll_quiet(consumer))
     assert seen == BEFORE
+    assert consumer.counters.stale == 0
+
+
+def test_a_store_that_does_not_open_again_interrupts_nothing(
+    make: Make, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has room again, but the process no file to open: the partition waits, and messages in hand stay so."""
+    consumer = make("orders", store=tmp_path / "store", completion="explicit")
+    send(*BEFORE)
+    in_hand = poll_some(consumer, len(BEFORE))
+    tries: list[int] = []
+
+    def refuse(*_: object) -> None:
+        raise StoreUnavailableError("there is no room")
+
+    def does_not_open(*_: object) -> None:
+        tries.append(1)
+        raise StoreUnavailableError("too many open files")
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(RocksPartition, "append", refuse)
+        consumer.complete(*in_hand[:-10])
+        trouble.setattr(rocks, "open_database", does_not_open)
+        seen = values(in_hand) + values(wait_for(consumer, lambda: len(tries) > 1, "another try"))
+    seen += values(wait_for(consumer, lambda: not waits(consumer), "the store"))
+    consumer.complete(*in_hand[-10:])
+    send("after")
+    seen += values(poll_quiet(consumer))
+    assert seen == [*BEFORE, "after"]
     assert consumer.counters.stale == 0
 
 
