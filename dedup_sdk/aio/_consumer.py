@@ -8,14 +8,14 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from signal import SIG_DFL, SIGINT, SIGTERM, Signals, getsignal
+from signal import SIGINT, SIGTERM, Signals
 from threading import current_thread, main_thread
 from typing import Any, Literal, Self, TypeVar, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk._checks import choice, whole
-from dedup_sdk._kafka.client.closing import stopped_by
+from dedup_sdk._kafka.client.closing import is_unhandled, stopped_by
 from dedup_sdk._kafka.client.fields import note_message, refuse_other
 from dedup_sdk._kafka.consumer import DEFAULT_RECOVERY, NO_SETTINGS, Completion, DedupConsumer, Mode, below_of
 from dedup_sdk._kafka.deliver.write_policy import Durability
@@ -206,7 +206,7 @@ class AsyncDedupConsumer:
         )  # fmt: skip
         self._owner.start()
         # SIGTERM stops the run, unless the program handles that signal, or signals come to another thread.
-        by_default = current_thread() is main_thread() and getsignal(SIGTERM) is SIG_DFL
+        by_default = current_thread() is main_thread() and is_unhandled(SIGTERM)
         with self._taker.running(), self.stop_on_signals(SIGTERM) if by_default else nullcontext():
             async with letter_sender(settings, self._owner, self._spec) as letters:
                 try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -334,3 +336,28 @@ def test_beside_handlers_few_messages_are_fetched_at_a_time(
     assert len(begun) == 1_500
     # The first one may have begun before any handler did.
     assert max(fetches[1:]) <= 100
+
+
+def test_sigterm_ends_all_runs_of_a_program(run: Any, consumer_of: Open, send: Send) -> None:
+    """Each of them finds that the program handles the signal nowhere."""
+    begun: set[str] = set()
+
+    async def consume(topic: str) -> None:
+        async with consumer_of(topic) as consumer:
+
+            async def handle(_: Message) -> None:
+                begun.add(topic)
+
+            await consumer.run(handle)
+
+    async def main() -> None:
+        send("a")
+        send("b", topic="pairs")
+        running = asyncio.gather(consume("orders"), consume("pairs"))
+        while len(begun) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+
+    run(main())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

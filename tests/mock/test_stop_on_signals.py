@@ -138,3 +138,19 @@ def test_signals_are_for_the_main_thread(make: Make) -> None:
     thread.start()
     thread.join(PATIENCE_S)
     assert "in the main thread only" in str(raised[0])
+
+
+def test_a_signal_ends_all_loops_of_a_program(make: Make, send: Send) -> None:
+    """Each block in its own place, also if one ends before another that began later."""
+    before = signal.getsignal(signal.SIGTERM)
+    send("a")
+    first, second = make("orders"), make("pairs")
+    blocks = [first.stop_on_signals(signal.SIGTERM), second.stop_on_signals(signal.SIGTERM)]
+    caught = [block.__enter__() for block in blocks]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert values([*first, *second]) == []
+    blocks[0].__exit__(None, None, None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert caught == [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM]]
+    blocks[1].__exit__(None, None, None)
+    assert signal.getsignal(signal.SIGTERM) is before

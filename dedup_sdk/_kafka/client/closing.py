@@ -181,32 +181,83 @@ class _Call:
         return True
 
 
+class _Stops:
+    """What one signal stops. One handler serves all blocks, which need not end in the order in which they began."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+        self._stops: list[Callable[[int], object]] = []
+        self._former: object = signal.SIG_DFL
+        """The handler before the first block; None for one of C code, which Python cannot restore."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the signal has this handler."""
+        return signal.getsignal(self._number) == self._stop
+
+    def add(self, stop: Callable[[int], object]) -> None:
+        """Have the signal call ``stop``; raises `ValueError` outside of the main thread."""
+        self._stops.append(stop)
+        if self.is_set:
+            return
+        former = signal.getsignal(self._number)
+        try:
+            signal.signal(self._number, self._stop)
+        except ValueError:
+            self._stops.remove(stop)
+            raise
+        self._former = former
+
+    def remove(self, stop: Callable[[int], object]) -> None:
+        """Have the signal call ``stop`` no longer; without another one it has its former effect."""
+        if self._stops == [stop] and self.is_set and self._former is not None:
+            self._restore()
+        if stop in self._stops:
+            self._stops.remove(stop)
+
+    def _restore(self) -> None:
+        former = signal.default_int_handler if self._former is None else self._former
+        signal.signal(self._number, former)  # type: ignore[arg-type]  # as `getsignal` returned it
+
+    def _stop(self, number: int, _frame: object) -> None:
+        if number == signal.SIGINT:
+            self._restore()
+        for stop in list(self._stops):
+            stop(number)
+
+
+_STOPS: Final[dict[signal.Signals, _Stops]] = {}
+
+
+def is_unhandled(number: signal.Signals) -> bool:
+    """Whether the program has no handler of its own for a signal."""
+    is_ours = number in _STOPS and _STOPS[number].is_set
+    return is_ours or signal.getsignal(number) is signal.SIG_DFL
+
+
 @contextmanager
 def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], object]) -> Iterator[list[int]]:
     """Call ``stop`` when one of these signals arrives in the block; yield the list of signal numbers that arrived.
 
-    A second Ctrl-C has its former effect, so that you need not wait for the end of the loop. Raises
-    `ConfigurationError` outside of the main thread, the only one in which Python allows signal handlers.
+    A signal stops all blocks that are open. A second Ctrl-C has its former effect, so that you need not wait for the
+    end of the loop. Raises `ConfigurationError` outside of the main thread, the only one in which Python allows signal
+    handlers.
     """
     caught: list[int] = []
-    former: dict[signal.Signals, object] = {}
+    added: list[_Stops] = []
 
-    def stop_in_order(number: int, _frame: object) -> None:
+    def stop_in_order(number: int) -> None:
         caught.append(number)
-        if number == signal.SIGINT:
-            # `getsignal` returns None for a handler of C code, which Python cannot restore.
-            before = former[signal.SIGINT]
-            restored = signal.default_int_handler if before is None else before
-            signal.signal(number, restored)  # type: ignore[arg-type]  # as `getsignal` returned it
         stop()
 
     try:
         for each in signals:
             if not isinstance(each, int):
                 raise ConfigurationError(f"stop_on_signals({shown(each)}): give signals, e.g. signal.SIGTERM")
-            former[each] = signal.getsignal(each)
+            stops = _STOPS.setdefault(each, _Stops(each))
+            added.append(stops)
             try:
-                signal.signal(each, stop_in_order)
+                stops.add(stop_in_order)
             except ValueError as error:
                 raise ConfigurationError(
                     f"signals can be handled in the main thread only ({error}): enter this block there, or call "
@@ -214,7 +265,5 @@ def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], object]) 
                 ) from None
         yield caught
     finally:
-        for each, handler in former.items():
-            # None: a handler of C code, as above.
-            if handler is not None and signal.getsignal(each) is stop_in_order:
-                signal.signal(each, handler)  # type: ignore[arg-type]  # as above
+        for stops in added:
+            stops.remove(stop_in_order)
