@@ -231,6 +231,9 @@ class Runner:
                 self._process_outcomes(POLL_S)
                 self._withdraw()
                 self._session.keep_alive()
+                if until is None and self._tasks.are_finished:
+                    # The broker may be away: dead letters are not waited for without an end.
+                    until = time.monotonic() + self._session.deadline_s
             self._ends.finish()
         finally:
             with self._session.exclusive():

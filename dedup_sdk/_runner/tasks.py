@@ -60,6 +60,11 @@ class Task:
         """The message's offset."""
         return int(self.message.offset())
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the handler has succeeded or failed, and will not be called again."""
+        return self._stage is Stage.FINISHED
+
     def begin(self) -> bool:
         """Record that the handler is about to be called; False: it must not be called."""
         with self._lock:
@@ -118,6 +123,11 @@ class Tasks:
 
     def __contains__(self, task: Task) -> bool:
         return task in self._tasks
+
+    @property
+    def are_finished(self) -> bool:
+        """Whether no handler runs, or will be called: what is still in flight waits for its dead letter."""
+        return all(task.is_finished for task in self._tasks)
 
     def add(self, task: Task) -> bool:
         """Add a task; True if its handler may be called now."""

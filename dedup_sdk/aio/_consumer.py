@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
-from threading import current_thread, main_thread
 from typing import Any, Literal, Self, TypeVar, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -205,9 +204,7 @@ class AsyncDedupConsumer:
             retries=Retries(attempts=calls, on=retry_on, wait_initial=wait_initial, wait_max=wait_max),
         )  # fmt: skip
         self._owner.start()
-        # SIGTERM stops the run, unless the program handles that signal, or signals come to another thread.
-        by_default = current_thread() is main_thread() and is_unhandled(SIGTERM)
-        with self._taker.running(), self.stop_on_signals(SIGTERM) if by_default else nullcontext():
+        with self._taker.running(), self.stop_on_signals(SIGTERM) if is_unhandled(SIGTERM) else nullcontext():
             async with letter_sender(settings, self._owner, self._spec) as letters:
                 try:
                     await AsyncRunner(settings, self._taker, self._owner, letters).run()

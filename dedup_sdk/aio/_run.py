@@ -20,7 +20,7 @@ from dedup_sdk._runner.settings import AsyncRunSettings
 from dedup_sdk._runner.tasks import Task, Tasks
 from dedup_sdk.aio._buffer import MOST_QUEUED, End
 from dedup_sdk.aio._owner import Owner, nothing
-from dedup_sdk.aio._taker import EndsBy, Taker
+from dedup_sdk.aio._taker import LOOK_S, EndsBy, Taker
 from dedup_sdk.ids import IdSpec
 
 logger = logging.getLogger("dedup_sdk")
@@ -58,8 +58,12 @@ class AsyncRunner:
         try:
             await self._serve()
             self._halt()
-            while self._jobs and self._failure is None:
-                await asyncio.wait(list(self._jobs), return_when=asyncio.FIRST_COMPLETED)
+            clock, until = asyncio.get_running_loop().time, float("inf")
+            while self._jobs and self._failure is None and clock() < until:
+                await asyncio.wait(list(self._jobs), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                if self._tasks.are_finished:
+                    # The broker may be away: dead letters are not waited for without an end.
+                    until = min(until, clock() + self._owner.deadline_s)
         finally:
             self._taker.stop()
             self._halt()
@@ -244,8 +248,7 @@ async def letter_sender(settings: AsyncRunSettings, owner: Owner, spec: IdSpec) 
     None, and `nothing`, if the settings ask for none. Raises `DeadLetterError` if there is no such topic; the
     function does so for a letter that is not delivered. At the end undelivered letters are dropped.
     """
-    group = owner.settings.group
-    if (topic := settings.letters_of(group)) is None:
+    if (topic := settings.letters_of(owner.settings.group)) is None:
         yield None, nothing
         return
     producer = await owner.call(DeadLetterProducer, owner.settings, topic)
@@ -258,7 +261,7 @@ async def letter_sender(settings: AsyncRunSettings, owner: Owner, spec: IdSpec) 
             verdict = owner.consumer.verdict(message)
             calls = attempts + (0 if verdict is None else verdict.attempt - 1)
             digest = spec.digests(MessageFields([message])).digests[0]
-            producer.send(message, error, report, group=group, attempts=calls, digest=digest)
+            producer.send(message, error, report, group=owner.settings.group, attempts=calls, digest=digest)
 
         # In one request: the thread may wait for messages before each.
         await owner.call(put)

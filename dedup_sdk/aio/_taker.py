@@ -23,7 +23,7 @@ from dedup_sdk.aio._owner import Owner
 
 _TURN_S: Final = 0.001
 """For so many seconds messages are returned without a wait before other tasks have their turn."""
-_LOOK_S: Final = 0.2
+LOOK_S: Final = 0.2
 """So many seconds an iteration or a run waits for a message before it looks at the clock."""
 _TWO_TASKS: Final = (
     "another task asks this consumer for messages, and is not over: one task asks, and may hand its messages to others "
@@ -125,7 +125,7 @@ class Taker:
 
         Raises fatal errors of the client, and logs others.
         """
-        taken = await self.take(count, None if idle.limit_s is None else _LOOK_S, asker=asker, ends=ends)
+        taken = await self.take(count, None if idle.limit_s is None else LOOK_S, asker=asker, ends=ends)
         for error in filter(None, map(Message.error, taken)):
             handle_error(error)
         messages = [message for message in taken if message.error() is None]

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from dedup_sdk import DedupConsumer, MemoryStore
 from dedup_sdk.shared import Shared
@@ -222,6 +222,27 @@ def test_a_rebalance_waits_for_the_report_of_a_dead_letter(
     with make_consumer(kafka.bootstrap, "reader", MemoryStore(), config, idle_timeout=1) as reader:
         reader.subscribe([letters])
         assert sorted(values(reader)) == ["a", "b"]
+
+
+def test_a_run_that_ends_waits_for_no_broker_that_is_away(
+    run: Any, consumer_of: Open, send: Send, kafka: MockKafka, letters: str
+) -> None:
+    """It would otherwise wait for the report of the dead letter as long as the producer tries."""
+    send("a")
+
+    async def main() -> None:
+        async with consumer_of("orders", revoke_deadline=1) as consumer:
+
+            async def handle(_: Message) -> None:
+                kafka.push_errors("Produce", KafkaError.NOT_LEADER_FOR_PARTITION, 1_000)
+                consumer.stop()
+                raise OSError("away")
+
+            await consumer.run(handle, on_error="dead-letter", dead_letters=letters, attempts=1)
+            kafka.clear_errors("Produce")
+            assert values([await consumer.poll(PATIENCE_S)]) == ["a"]
+
+    run(main())
 
 
 def test_a_message_whose_handler_was_not_called_counts_no_attempt(

@@ -240,6 +240,23 @@ def test_until_the_report_is_there_the_offset_stays(make: Make, send: Send, kafk
     assert values(dead_letters(kafka.bootstrap, "late")) == ["a"]
 
 
+def test_a_run_that_ends_waits_for_no_broker_that_is_away(make: Make, send: Send, kafka: MockKafka) -> None:
+    """It would otherwise wait for the report of the dead letter as long as the producer tries."""
+    kafka.create_topic("late")
+    send("a")
+    consumer = make("orders", revoke_deadline=1)
+
+    def handle(_: Any) -> None:
+        kafka.push_errors("Produce", KafkaError.NOT_LEADER_FOR_PARTITION, 1_000)
+        consumer.stop()
+        raise HandlerError
+
+    consumer.run(handle, on_error="dead-letter", dead_letters="late", attempts=1)
+    kafka.clear_errors("Produce")
+    assert consumer.counters.abandoned == 1
+    assert values(poll_some(consumer, 1)) == ["a"]
+
+
 def test_a_message_of_the_dead_letter_topic_is_not_sent_there_again(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:

@@ -230,9 +230,10 @@ _STOPS: Final[dict[signal.Signals, _Stops]] = {}
 
 
 def is_unhandled(number: signal.Signals) -> bool:
-    """Whether the program has no handler of its own for a signal."""
+    """Whether this thread may handle a signal, and the program has no handler of its own for it."""
     is_ours = number in _STOPS and _STOPS[number].is_set
-    return is_ours or signal.getsignal(number) is signal.SIG_DFL
+    is_free = is_ours or signal.getsignal(number) is signal.SIG_DFL
+    return is_free and threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
