@@ -45,6 +45,12 @@ class Gate:
     def before_persist(self, marks: Marks) -> None:
         """Take the marks of completed records before they are written to the store."""
 
+    def take_over(self, marks: Marks) -> None:
+        """Take the marks of records of which only the group's commit says that they are completed.
+
+        They count from the next `before_persist` on: before, the log may turn out to be another one.
+        """
+
     def look_across(self) -> Sequence[PartitionEvent]:
         """Look at the other partitions after records of this one came; return events to report."""
         return ()

@@ -36,6 +36,7 @@ from dedup_sdk._core.flight import (
     Chunk,
     Flight,
     RecordRef,
+    digest_of,
 )
 from dedup_sdk._core.lookup import LookupMemory
 from dedup_sdk._core.memory import Memory
@@ -235,14 +236,11 @@ class Partition:
         """
         return min(self.flight.high, self._read_to)
 
-    @property
-    def written_to(self) -> int:
-        """The watermark that the store has; gates were told of the completions below."""
-        return self.writer.written_to
-
     def read_from(self, offset: int) -> None:
-        """Set the offset from which this owner reads; see `committable`."""
+        """Set the offset from which this owner reads; see `committable`. Recovery has ended."""
         self._read_to = offset
+        for gate in self.gates:
+            gate.before_persist(NO_MARKS)
 
     def pass_holes(self, end: int) -> None:
         """Count the offsets from the position to before ``end`` as read: the log has no record there."""
@@ -471,6 +469,11 @@ class Partition:
         for chunk, row in places:
             chunk.judge(row, REDELIVERED)
             rows.setdefault(id(chunk), (chunk, []))[1].append(row)
+        for chunk, each in rows.values() if self.gates else ():
+            marked = [row for row in each if chunk.digests[row] is not None and row not in chunk.unmarked]
+            digests = b"".join(digest_of(chunk, row) for row in marked)
+            for gate in self.gates:
+                gate.take_over(Marks(digests, chunk.column[marked], chunk.timestamps[marked]))
         return [place for chunk, each in rows.values() for place in self.state.complete(chunk, each)]
 
     def _without_reported(self, offered: list[RecordRef]) -> list[RecordRef]:
@@ -655,6 +658,8 @@ class Partition:
     def fold(self, offsets: list[int], timestamps: Int64s, digests: Sequence[bytes | None], end: int) -> None:
         """Fold ``[high, end)``, which the group has completed, into the marks, and write it."""
         step = self.state.fold(offsets, timestamps, digests, self.store.find, end, now_ms=self.now_ms())
+        for gate in self.gates:
+            gate.take_over(step.marks)
         self.writer.append(step.progress, step.marks)
 
     def skip_to(self, offset: int) -> None:
@@ -681,6 +686,12 @@ class Partition:
     def persist(self) -> None:
         """Write the records completed since the last call, in one atomic step."""
         self.writer.persist()
+
+    def tell_gates(self) -> None:
+        """Have the gates told of completions that are not written; only before the partition is closed unwritten."""
+        if self.gates and not self.writer.fenced and (step := self.state.take_step()) is not None:
+            for gate in self.gates:
+                gate.before_persist(step.marks)
 
     def flush(self) -> None:
         """Turn recent marks into a sorted file, and drop files whose marks have left the window."""
@@ -833,8 +844,6 @@ class Writer:
         # With a quota, writing may fail again although there is free space: that is logged once.
         self._told = False
         self.fenced = False
-        self.written_to = -1
-        """The watermark that the store has."""
         self._counters, self._own_counters = counters, of_partition(counters, topic, partition)
         self._where = f"{topic}[{partition}]"
         self._gates = gates
@@ -863,7 +872,7 @@ class Writer:
 
     def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
         """Write for this state from here on; ``journaled``: the marks in the journal. Refused steps are dropped."""
-        self._begun, self.written_to = state, state.flight.high
+        self._begun = state
         self._forget_steps()
         if len(journaled.offsets):
             self._note_journaled(journaled)
@@ -912,7 +921,6 @@ class Writer:
             return
         self._counters.journal.observe(perf_counter() - began)
         self.unwritten_steps, self.unwritten_weight = [], 0
-        self.written_to = progress.high
         self._steps += 1
         self._note_journaled(marks)
 

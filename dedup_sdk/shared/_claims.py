@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from dedup_sdk._core.flight import DUPLICATE, UNVERIFIED, Chunk, RecordRef, digest_of
@@ -52,6 +53,8 @@ class ClaimGatekeeper:
         self._group = group
         self.owned_keys: set[bytes] = set()
         """The keys, in the shared store, of the IDs that this consumer owns."""
+        self._told: deque[tuple[float, Mapping[bytes, PendingAck]]] = deque()
+        """What is told once more, and when."""
 
     def gate(
         self, topic: str, partition: int, window: Window, *, cluster: str, id_spec: str
@@ -133,6 +136,7 @@ class ClaimGatekeeper:
     def retry(self, partitions: Sequence[Partition]) -> None:
         """Send pending completions, and claim waiting records again. Records that may be delivered now are queued."""
         with self.leases.lock:
+            self._tell_again()
             self.acks.send_pending()
             if self.pauses and not self.acks.may_call():
                 return
@@ -289,6 +293,31 @@ class ClaimGatekeeper:
                     self.owned_keys.discard(owned.key)
                     gate.disown(digest)
             self.acks.send_pending()
+
+    def tell(self, gate: ClaimGate, completed: Collection[tuple[bytes, int]]) -> None:
+        """Complete IDs (digest, timestamp in ms) of which the group's commit says so; once more a lease later.
+
+        Their owner may have been killed, and have its claims until then.
+        """
+        keys = scoped_ids(gate.scope, (digest for digest, _ in completed))
+        with self.leases.lock:
+            told = {
+                key: PendingAck(0, clamp_timestamp(timestamp_ms), gate.window_ms)
+                for key, (_, timestamp_ms) in zip(keys, completed, strict=True)
+            }
+            self._enqueue_unowned(told)
+            self._told.append((self._clock() + self._shared.lease, told))
+            self.acks.send_pending()
+
+    def _tell_again(self) -> None:
+        while self._told and self._told[0][0] <= self._clock():
+            self._enqueue_unowned(self._told.popleft()[1])
+
+    def _enqueue_unowned(self, told: Mapping[bytes, PendingAck]) -> None:
+        for key, ack in told.items():
+            # What this consumer has claimed since may be a message of another window.
+            if key not in self.owned_keys and key not in self.acks.pending:
+                self.acks.enqueue(key, ack)
 
     def release(self, gate: ClaimGate, digests: Sequence[bytes]) -> None:
         """Release claims; if the store does not answer, they end with their lease."""

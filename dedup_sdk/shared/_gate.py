@@ -10,6 +10,7 @@ waiting
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from dedup_sdk._core.flight import HELD, OFFERED, SINGLE, Chunk, RecordRef
 from dedup_sdk._engine.gates import Gate
 from dedup_sdk._engine.partition import Partition
-from dedup_sdk._marks import Marks
+from dedup_sdk._marks import Marks, cut_digests
 from dedup_sdk._metrics import Hindrance
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 RETRY_S: Final = 0.1
 """Seconds until an ID that is in flight elsewhere is claimed again; doubled each time, up to one second."""
 _MAX_RETRY_S: Final = 1.0
+_MOST_TAKEN_OVER: Final = 10_000
+"""Ten transactions: earlier completions were told by the owner before."""
 # Stores may count in doubles, as Redis's scripts do: these are exact up to 2**53.
 _MAX_TIMESTAMP_MS: Final = 2**52
 
@@ -108,6 +111,7 @@ class ClaimGate(Gate):
         self.left = False
         self._claims = claims
         self._unclaimed: list[Chunk] = []
+        self._taken_over: deque[tuple[bytes, int]] = deque(maxlen=_MOST_TAKEN_OVER)
         self._entered: Partition | None = None
 
     @property
@@ -121,6 +125,7 @@ class ClaimGate(Gate):
         """See `Gate`."""
         del all_partitions
         self._entered = partition
+        self._taken_over.clear()
 
     # --- records ---------------------------------------------------------------------------------------------
 
@@ -198,8 +203,15 @@ class ClaimGate(Gate):
         not report it to the shared store again. A crash in between leaves a duplicate that the shared store
         knows.
         """
+        if self._taken_over:
+            self._claims.tell(self, self._taken_over)
+            self._taken_over.clear()
         if self.owned:
             self._claims.complete(self, marks)
+
+    def take_over(self, marks: Marks) -> None:
+        """See `Gate`: their owner may have died before it told the shared store."""
+        self._taken_over.extend(zip(cut_digests(marks.digests), marks.timestamps.tolist(), strict=True))
 
     def settle(self, place: RecordRef) -> None:
         """Count a record that waited and now has its verdict; queue it if it is to be delivered."""

@@ -69,8 +69,7 @@ def test_an_interrupted_completion_leaves_no_id_with_nobody(
     with pytest.raises(KeyboardInterrupt):
         poll_quiet(consumer)
     send("a", topic="pairs", partition=1)
-    # The message itself is read again, too: the shared memory was told of it, and the store was not.
-    wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared", 0) >= 2, "the duplicate")
+    wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared", 0) >= 1, "the duplicate")
     assert consumer.counters.as_dict()["delivered"] == 1
 
 

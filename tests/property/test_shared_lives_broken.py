@@ -161,7 +161,7 @@ def count_twice(patch: pytest.MonkeyPatch) -> None:
     [
         (mark_what_is_claimed, Sharing, {"lost", "claim"}),
         (give_nothing_back, Sharing, {"left", "stuck"}),
-        (forget_what_is_owed, Troubled, {"counters", "left"}),
+        (forget_what_is_owed, Troubled, {"counters", "left", "doubled"}),
         (believe_every_lease, Troubled, {"lease"}),
         (renew_nothing, Sharing, {"lease", "fault", "counters"}),
         (keep_what_is_lost, Troubled, {"lease", "doubled"}),

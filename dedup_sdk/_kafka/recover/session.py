@@ -243,6 +243,9 @@ class Session:
         self._client.pause(assigned.topic, assigned.partition)
         if start is not None and assigned.owes_beginning:
             start = replace(start, must_commit_first=True)
+        if not write and (recovered := assigned.recovered) is not None:
+            # Before its claims are released: else a copy elsewhere would be handled.
+            recovered.partition.tell_gates()
         after = Assigned(
             assigned.topic,
             assigned.partition,
@@ -334,13 +337,7 @@ class Session:
     def _start_to_reopen(self, assigned: Assigned, recovered: Recovered) -> Start:
         # Records that were not read yet must still be compared with the marks.
         high = recovered.partition.committable
-        if self.engine.gatekeeper is None:
-            told = recovered.metadata(high)
-        else:
-            # The shared memory is told of a completion when that is written: all others come again.
-            proven = max(recovered.partition.written_to, recovered.partition.flight.committed or 0)
-            high = min(high, proven)
-            told = _without_own(recovered, high)
+        told = recovered.metadata(high)
         return Start(offset=high, metadata=told, reopened=True, acknowledged=assigned.acknowledged())
 
     def close_by(self, until: float) -> None:

@@ -122,7 +122,8 @@ class Line:
         self._reach("complete")
         taken = self._memory.complete(ids, tokens, owner, timestamps_ms=timestamps_ms, window_ms=window_ms)
         self.told.update(ids)
-        self.touched.update(dict.fromkeys(ids, self._clock()))
+        # Not where it was refused, because another consumer has the ID in hand.
+        self.touched.update(dict.fromkeys(set(ids) - self._memory.claims(), self._clock()))
         self._answer()
         return taken
 
