@@ -6,6 +6,8 @@
   handler, and no transaction takes too long. A call that raises has produced nothing; the next one begins anew.
 - **A message with a key follows the one before it when that one's handler has returned**, as without transactions, and
   is in the same transaction, or in a later one.
+- **A transaction ends only messages that the text of its offsets can name**: those of the lowest offsets first. Others
+  wait until earlier messages have ended, so that the next owner of their partition never takes them for unhandled.
 - **An aborted transaction is tried again with the same output**, of the messages that are in hand still. To release
   them would let messages with the same keys overtake them.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from dedup_sdk._kafka.consumer import DedupConsumer
@@ -122,8 +125,9 @@ class EndsInTransactions:
 
     def finish(self) -> None:
         """See `Ends`."""
-        while self._kept and not self._has_failed:
-            self._commit()
+        # What no text has room for is given back: nothing of it was produced.
+        while self._kept and not self._has_failed and self._commit():
+            pass
 
     def log_in(self, username: str, password: str) -> None:
         """See `Ends`."""
@@ -133,10 +137,12 @@ class EndsInTransactions:
         """See `Ends`."""
         self._committer.close()
 
-    def _commit(self) -> None:
-        tasks = self._in_hand()
+    def _commit(self) -> bool:
+        """Try a transaction; False if no message can end in one now."""
+        tasks = self._with_room(self._in_hand())
         if not tasks:
-            return
+            self._due_at = time.monotonic() + self._seconds
+            return False
         try:
             self._committer.begin([task.message for task in tasks])
             for task in tasks:
@@ -152,6 +158,14 @@ class EndsInTransactions:
             # Those that are in a transaction without a known end are nobody's: to give them back could double them.
             self._kept = {} if self._committer.messages is not None else self._kept
             raise
+        return True
+
+    def _with_room(self, tasks: list[Task]) -> list[Task]:
+        """Return those tasks, of the lowest offsets, whose messages the texts of the offsets can name."""
+        in_hand = self._consumer._in_hand  # noqa: SLF001 (no public call only looks)
+        while tasks and not in_hand.has_room_for([task.message for task in tasks]):
+            tasks = sorted(tasks, key=attrgetter("offset"))[: len(tasks) // 2]
+        return tasks
 
     def _in_hand(self) -> list[Task]:
         """Return the next tasks whose messages this consumer still has; the others come again."""

@@ -179,6 +179,11 @@ class Recovered:
         offset, above = self.partition.as_if_completed(completed)
         return commit_at((self.topic, self.partition.partition), offset, self.metadata(offset, above))
 
+    def can_name(self, completed: Collection[int]) -> bool:
+        """Whether a commit's text has room for the records at these offsets, beside all that it has room for now."""
+        left_out = self.left_out(completed)
+        return not left_out or left_out <= self.left_out()
+
     def shorter(self, refused: TopicPartition) -> TopicPartition | None:
         """Return a commit that the broker refused for its size, without the completions above its offset.
 
@@ -222,15 +227,14 @@ class Recovered:
         last = None if self.completed_above is None else self.completed_above.witness
         return last if last is not None and last.offset == offset else flight.witness_of(offset)
 
-    def left_out(self) -> int:
-        """Return how many completed offsets do not fit into the partition's commit.
+    def left_out(self, completed: Collection[int] = ()) -> int:
+        """Return how many completed offsets do not fit into the partition's commit, if these are completed, too.
 
         The next owner gets their records again.
         """
-        offset = self.partition.committable
-        done = self.metadata(offset).done
-        committed = 0 if done is None else count_offsets(done.ranges)
-        return count_offsets(self.partition.completed_above(offset)) - committed
+        offset, above = self.partition.as_if_completed(completed)
+        done = self.metadata(offset, above).done
+        return count_offsets(above) - (0 if done is None else count_offsets(done.ranges))
 
     def note_uncompleted(self, most_waiting: int) -> None:
         """Set ``uncompleted`` while `MANY` records are in flight and none was ever completed; log one warning.

@@ -235,6 +235,17 @@ class Commits:
         """Whether offsets of a partition are in a transaction that has not ended."""
         return coordinates in self._in_doubt
 
+    def has_room_for(self, ended: Mapping[Coordinates, Collection[int]]) -> bool:
+        """Whether texts can name the records at these offsets, which end in a transaction, beside what they name now.
+
+        The next owner would take the others for unhandled, and their output is committed.
+        """
+        mine = ((self._assigned.get(of), offsets) for of, offsets in ended.items())
+        return all(
+            assigned is None or assigned.recovered is None or assigned.recovered.can_name(offsets)
+            for assigned, offsets in mine
+        )
+
     def in_transaction(self, ended: Mapping[Coordinates, Collection[int]]) -> list[TopicPartition] | None:
         """Return the commits of a transaction in which the records at these offsets end, of all partitions.
 

@@ -248,7 +248,8 @@ class InHand:
             ended = {of: list(map(_offset, each)) for of, each in by_partition.items()}
             commits = self._session.commits
             is_second = commits.has_other_transaction(ended)
-            offsets = [] if gone is not None or is_second else commits.in_transaction(ended)
+            is_refused = gone is not None or is_second or not commits.has_room_for(ended)
+            offsets = [] if is_refused else commits.in_transaction(ended)
         if is_second:
             raise TransactionError(
                 "the transaction before has not ended, as far as this consumer knows: call transaction_committed() or "
@@ -260,7 +261,18 @@ class InHand:
                 "revoked, or moved, or the message was completed or released, or its lease in the shared memory is "
                 "over; abort the transaction, and call transaction_aborted(messages)"
             )
+        if is_refused:
+            raise TransactionError(
+                "the text of the group's offsets has no room for these messages: too many earlier ones are not "
+                "completed; abort the transaction, and end the earlier ones first"
+            )
         return offsets
+
+    def has_room_for(self, messages: Iterable[Any]) -> bool:
+        """Whether the text of the group's offsets has room for these messages, if they end in a transaction."""
+        ended = {of: list(map(_offset, each)) for of, each in grouped(messages).items()}
+        with self._mutex:
+            return self._session.commits.has_room_for(ended)
 
     def transaction_committed(self, messages: Iterable[Any], offsets: Iterable[TopicPartition]) -> None:
         """See `DedupConsumer.transaction_committed`."""
