@@ -394,8 +394,7 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "_store/rocks.py", "store-not-reopened",
-            "A store must be opened again before it can be written, and the reason in the line prevents that. Its "
-            "partition waits. Remove the cause.",
+            "The store must be opened again. Its partition waits: remove the cause.",
         ),
         Line("_store/rocks.py", "snapshot-installed", "A snapshot was installed for a partition. Nothing to do."),
     ],
