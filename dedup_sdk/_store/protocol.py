@@ -15,9 +15,10 @@ payload
     bytes stored with a mark, 9 to 2**31 of them: the state of a source of `LastId`. The store does not interpret
     them. They move with their mark, and are part of its fingerprint.
 
-A caller of `PartitionStore.expire` or `PartitionStore.evict` appends the progress without the marks first: the newest
-timestamp to be dropped is told before. So no crash, and no full disk, leaves a progress that counts on marks that are
-gone.
+Before marks are dropped for their age (`PartitionStore.expire`) or for lack of room (`PartitionStore.evict`), the
+caller appends the progress that counts on them no longer: `PartitionStore.expires_to_ms` and
+`PartitionStore.evicts_to_ms` give the newest timestamp among them. So no crash, and no full disk, leaves a progress
+that counts on marks that are gone.
 
 A partition store has one owner and is not thread-safe. All methods but ``close`` raise `StoreError` after
 ``close``.

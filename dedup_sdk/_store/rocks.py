@@ -665,7 +665,7 @@ class RocksPartition:
         """Open and load; raises `StoreError` if the store waited, with a journal ``left_at``, and was written since."""
         self._open()
         if left_at not in (None, (self._first, self._next)):
-            raise StoreError(f"store {self._folder} was written by another owner")
+            raise StoreError(f"store {self._folder} was written meanwhile")
         self.load()
 
     def _update_disk_bytes(self) -> None:

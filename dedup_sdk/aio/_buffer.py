@@ -76,8 +76,8 @@ class MessageBuffer:
 
     def __init__(self, doubt: Callable[[BaseException], object], ask: Callable[[], object]) -> None:
         self.doubt, self._ask = doubt, ask
-        """Called with what a step raises (after a signal's exception no place of a message is certain); and called when
-        few messages are left."""
+        """``doubt`` is called with what a step raises: after a signal's exception no place of a message is certain.
+        ``ask`` is called when few messages are left."""
         self._lock = RLock()  # an iterator may be dropped, and so end a message, in the middle of a step
         self._queued: deque[Message] = deque()
         """Messages, and events of the client."""

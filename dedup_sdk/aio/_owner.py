@@ -153,7 +153,7 @@ class Owner:
     def work_for(self, forget: _Call = nothing, serve: _Call = nothing) -> None:
         """Work for a run (without arguments: for none).
 
-        ``forget`` is told, on the loop, which messages go, so that no handler begins with one, nor again. ``serve`` is
+        ``forget`` is called on the loop with messages that go: no handler may begin with one of them. ``serve`` is
         called by the thread at each turn, to serve another client.
         """
         self.forget, self._serve_other = forget, serve
@@ -255,8 +255,8 @@ class Owner:
 
     def _fetch(self) -> list[Message]:
         """Fetch what is there; wait in the client only while the application has nothing to take."""
-        # Beside handlers a few at a time: while the thread decides about messages, the loop waits for the interpreter.
-        most = FEW if self.buffer.waits_for_ends else MOST_QUEUED
+        # For a run a few at a time: while the thread decides about messages, handlers wait for the interpreter.
+        most = MOST_QUEUED if self.forget is nothing else FEW
         messages = self.consumer.consume(min(most, MOST_QUEUED - len(self.buffer)), 0)
         if messages or len(self.buffer) or self._wake.is_set():
             return messages

@@ -26,8 +26,8 @@ _TURN_S: Final = 0.001
 LOOK_S: Final = 0.2
 """So many seconds an iteration or a run waits for a message before it looks at the clock."""
 _TWO_TASKS: Final = (
-    "another task asks this consumer for messages, and is not over: one task asks, and may hand its messages to others "
-    "(iterate over explicit(), and complete each by once()); or use run()"
+    "another task asks this consumer for messages, or is in run(), and is not over: one task asks, and may hand its "
+    "messages to others (iterate over explicit(), and complete each by once()); give one run() more concurrency"
 )
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,17 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 
 from dedup_sdk import MemoryStore
 from dedup_sdk._kafka.client.client import Client
-from tests.support import inside
-from tests.support.consuming import committed, numbers, poll_quiet, poll_some, values, wait_for
+from tests.support import inside, interrupting
+from tests.support.consuming import (
+    active,
+    commit_plainly,
+    committed,
+    numbers,
+    poll_quiet,
+    poll_some,
+    values,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -404,3 +414,57 @@ def test_a_seek_before_the_offsets_are_known_begins_as_a_new_group_does(
     verdict = consumer.verdict(message)
     assert (message.offset(), verdict and verdict.kind) == (4, "fresh")
     assert committed(kafka.bootstrap, "g", "orders").offset == 4
+
+
+@pytest.mark.parametrize("target", [2, 7])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_seek_alone_moves_no_group_that_the_plain_client_has_committed(
+    make: Make, send: Send, kafka: MockKafka, *, target: int, at_once: bool
+) -> None:
+    """The text of that commit is void; what the seek skips, or asks for, is for the next owner to decide as well."""
+    send(*numbers(0, 10))
+    commit_plainly(kafka.bootstrap, "g", "orders", 5)
+    consumer = make(config={"enable.auto.commit": False})
+    consumer.assign([orders(OFFSET_INVALID)])
+    if not at_once:
+        wait_for(consumer, lambda: bool(active(consumer)), "the recovery")
+    consumer.seek(orders(target))
+    assert [message.offset() for message in poll_some(consumer, 1)] == [target]
+    consumer.close()
+    assert committed(kafka.bootstrap, "g", "orders").offset == 5
+
+
+@pytest.mark.parametrize(
+    "place", ["Session.move", "Session._begin_again", "Client.pause", "RecoveryLoop.step"]
+)
+def test_a_seek_that_waits_for_the_offsets_outlives_an_interruption(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The call has returned: the partition is moved, however late."""
+    send(*numbers(0, 10))
+    real, silent = Client.committed, [True]
+
+    def ask(client: Client, *arguments: Any) -> Any:
+        if silent[0]:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return real(client, *arguments)
+
+    monkeypatch.setattr(Client, "committed", ask)
+    consumer = make()
+    consumer.assign([orders(OFFSET_INVALID)])
+    consumer.seek(orders(4))
+    inside.interrupt(consumer)
+    consumer.poll(0)
+    silent[0] = False
+    interrupting.strike_at(place, interrupted)
+    try:
+        with suppress(interrupting.Interrupted):
+            assert poll_some(consumer, 1)[0].offset() == 4
+    finally:
+        sys.setprofile(None)
+    assert poll_some(consumer, 1)[0].offset() in (4, 5)
+
+
+def interrupted() -> None:
+    """Raise as the handler of a signal does."""
+    raise interrupting.Interrupted

@@ -120,12 +120,6 @@ class Asking:
     """The group's committed offset is being requested: nothing is known yet."""
 
     note: str = ""
-    moves_to: int | None = None
-    """The offset to which the application has moved it meanwhile."""
-
-    def note_move(self, offset: int) -> None:
-        """Have the partition moved as soon as the group's offset is known."""
-        self.moves_to = offset
 
 
 @dataclass(slots=True)
@@ -292,6 +286,8 @@ class Assigned:
     """The offset at which the client continues when the partition is resumed; -1: unknown."""
     wanted: int = OFFSET_INVALID
     """The offset that came with the assignment."""
+    moves_to: int | None = None
+    """The target of a seek that waits until the group's offset is known; None without one."""
     by_hand: bool = False
     """Whether the user assigned it, not the group: no callback announces its end, and it outlives a rebalance."""
     taken_at: float = 0.0
@@ -387,7 +383,7 @@ class Assigned:
 
     @property
     def owes_beginning(self) -> bool:
-        """Whether the group's commit must have the beginning of its history first, and does not have that yet."""
+        """Whether it delivers only when the broker has acknowledged the commit of its beginning, and has not yet."""
         start = self.start
         must = start is not None and start.must_commit_first
         return must and self.recovers and not self.commits.beginning.may_deliver
@@ -407,12 +403,18 @@ class Assigned:
         """Whether this program moved it: it gave a start offset, or the partition began anew since."""
         return self.is_placed or self.delivered_to >= 0
 
+    def note_move(self, offset: int) -> None:
+        """Have the partition moved as soon as the group's offset is known."""
+        self.moves_to = offset
+
     def starts_at(self, start: Start) -> None:
         """Begin to recover. The start's offset counts as committed by the group, unless ``must_commit_first``."""
         self.phase = Recovering(start)
         self.enter(State.OPENING)
         committed = -1 if start.must_commit_first else start.offset
-        self.commits = CommitState(requested=committed, confirmed=-1 if self.is_placed else committed)
+        self.commits = CommitState(
+            requested=committed, confirmed=-1 if self.is_placed else committed, is_first=start.new
+        )
 
     def recover_anew(self) -> None:
         """Discard the failed attempt, so that the next step begins a new one."""

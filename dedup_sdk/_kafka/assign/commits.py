@@ -59,6 +59,8 @@ class CommitState:
     """The offsets completed above it (`done_part`), from the last commit or from the one found at the start."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group's commit says where the partition's history begins."""
+    is_first: bool = False
+    """Whether the group is known to have no commit."""
     before_move: TopicPartition | None = None
     """After a move, until a message comes from the new place: the commit of what was completed before it."""
 
@@ -68,7 +70,9 @@ class CommitState:
         Offsets from ``offset`` on may be committed again: at once, or when ``before_move`` counts no more.
         """
         if before_move is None:
-            return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
+            return CommitState(
+                requested=min(self.requested, offset), confirmed=self.confirmed, is_first=self.is_first
+            )
         return replace(self, before_move=before_move, beginning=Beginning.TO_ASK)
 
     def leave_behind(self, start: int) -> None:
@@ -488,6 +492,7 @@ class Commits:
                     extra={"event": "commit-refused"},
                 )
                 continue
+            assigned.commits.is_first = False
             if not (assigned.is_placed and self._is_beginning(tp)):
                 assigned.commits.confirmed = tp.offset
             partition = assigned.engine_partition

@@ -118,6 +118,8 @@ class RecoveryLoop:
                 return
             if isinstance(phase, Asking):
                 self._find_start(assigned)
+            elif assigned.moves_to is not None:
+                self._session.move(assigned.topic, assigned.partition, assigned.moves_to)
             elif isinstance(phase, Recovering) and (steps := phase.steps or self._begin(assigned, phase)):
                 wait = next(steps, None)
                 assigned.retry.hindrance = None if wait is None else wait.hindrance
@@ -194,11 +196,8 @@ class RecoveryLoop:
         wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
         try:
             [committed] = self._client.committed([wanted], self._client.readers.timeout_s).values()
-            moves_to = assigned.phase.moves_to if isinstance(assigned.phase, Asking) else None
             assigned.starts_at(self._session.starts.start(wanted, committed))
             assigned.retry.silent_since = 0.0
-            if moves_to is not None:
-                self._session.move(assigned.topic, assigned.partition, moves_to)
         except KafkaException as error:
             self._session.backoff.failed(assigned)
             partitions = self._session.assigned.values()

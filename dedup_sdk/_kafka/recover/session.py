@@ -197,7 +197,7 @@ class Session:
         assigned = self.assigned[topic, partition]
         if isinstance(assigned.phase, Asking):
             # Whether the group is new decides what must be committed before a message comes.
-            assigned.phase.note_move(offset)
+            assigned.note_move(offset)
             return
         known = assigned.history()
         if before is not None and (assigned.recovers or before is assigned.commits.before_move):
@@ -217,9 +217,10 @@ class Session:
         start = replace(
             start, new=new, must_commit_first=log_changed or new, acknowledged=assigned.acknowledged()
         )
-        self._begin_again(assigned, start, moved_to=start.offset, before=before, delivered_to=delivered_to)
-        if not log_changed:
-            self.commits.hand_on(assigned, self.assigned[topic, partition])
+        self._begin_again(
+            assigned, start, moved_to=start.offset, before=before, delivered_to=delivered_to,
+            in_same_log=not log_changed,
+        )  # fmt: skip
 
     def activate(self, assigned: Assigned) -> Start:
         """Let a partition deliver that has recovered; return where it starts."""
@@ -239,9 +240,11 @@ class Session:
         before: TopicPartition | None = None,
         delivered_to: int | None = None,
         write: bool = True,
+        in_same_log: bool = True,
     ) -> None:
         self._client.pause(assigned.topic, assigned.partition)
-        if start is not None and assigned.owes_beginning:
+        if start is not None and assigned.owes_beginning and (start.reopened or assigned.commits.is_first):
+            # Not after the seek of a group with a commit, be its text void: a seek alone moves no group.
             start = replace(start, must_commit_first=True)
         if not write and (recovered := assigned.recovered) is not None:
             # Before its claims are released: else a copy elsewhere would be handled.
@@ -251,6 +254,7 @@ class Session:
             assigned.partition,
             assigned.known if start is None else Recovering(start),
             wanted=assigned.wanted,
+            moves_to=assigned.moves_to if moved_to == _MAX_OFFSET else None,
             by_hand=assigned.by_hand,
             taken_at=time.monotonic(),
             pauses=assigned.pauses & {Pause.USER},
@@ -259,14 +263,20 @@ class Session:
             failed_at=assigned.failed_at,
             delivered_to=assigned.delivered_until(delivered_to),
         )
-        self._succeed(assigned, after, write=write and assigned.recovered is not None)
+        write = write and assigned.recovered is not None
+        self._succeed(assigned, after, write=write, keeps_commit=in_same_log)
 
-    def _succeed(self, before: Assigned | None, after: Assigned, *, write: bool = False) -> None:
+    def _succeed(
+        self, before: Assigned | None, after: Assigned, *, write: bool = False, keeps_commit: bool = False
+    ) -> None:
         """Put an `Assigned` in the place of another one, and close that.
 
-        In this order: after an interruption at any line the partition is there, and is opened again.
+        In this order: after an interruption at any line the partition is there, and is opened again. With
+        ``keeps_commit`` a commit that waits for an answer is the new one's.
         """
         self.assigned[after.coordinates] = after
+        if before is not None and keeps_commit:
+            self.commits.hand_on(before, after)
         self.board.request()
         if before is not None:
             self._detach(before)
@@ -321,7 +331,6 @@ class Session:
             recovered = assigned.recovered
             start = assigned.start if recovered is None else self._start_to_reopen(assigned, recovered)
             self._begin_again(assigned, start, before=settle_move(assigned), write=False)
-            self.commits.hand_on(assigned, self.assigned[assigned.coordinates])
             if recovered is not None and recovered.partition.has_failed and start is not None:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 
@@ -332,7 +341,6 @@ class Session:
             # Until it has recovered, only that commit tells an end of the assignment what is completed.
             before = self.commits.before_move(assigned)
             self._begin_again(assigned, self._start_to_reopen(assigned, active), before=before)
-            self.commits.hand_on(assigned, self.assigned[topic, partition])
 
     def _start_to_reopen(self, assigned: Assigned, recovered: Recovered) -> Start:
         # Records that were not read yet must still be compared with the marks.
@@ -462,7 +470,8 @@ class Session:
             start = self._start_to_reopen(assigned, recovered)
             # Nobody knows which log had the records that were completed above.
             told, change = _without_own(recovered, start.offset), LogChange(same_until, contradicted_at)
-            self._begin_again(assigned, replace(start, metadata=told, log_change=change))
+            start = replace(start, metadata=told, log_change=change)
+            self._begin_again(assigned, start, in_same_log=False)
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
         """Record a pause or resume by the user, which the end of a recovery must not undo."""
