@@ -84,7 +84,7 @@ def test_a_store_that_waited_too_long_is_not_written(
     taken.append(progress(3), marks(("c", 2, 30)))
     if not still_open:
         another.close()
-    with pytest.raises(StoreUnavailableError, match=r"open in another consumer|written by another owner"):
+    with pytest.raises(StoreUnavailableError, match=r"open in another consumer|written meanwhile"):
         waiting.reopen()
     assert waiting.closed
     another.close()
