@@ -203,6 +203,10 @@ class CommitMetadata:
         """
         return replace(self, done=fitting(ranges, at, self.room(at), witness_of))
 
+    def has_room_for(self, done: CompletedAbove, at: int) -> bool:
+        """Whether a text for offset ``at`` has room for all these ranges."""
+        return len(done.encode(at)) <= self.room(at)
+
     def room(self, at: int) -> int:
         """Return the number of characters that a text for ``at`` has left for the value of ``done``."""
         return MOST_CHARACTERS - len(replace(self, done=None).text(at)) - len(" done=") - _SEAL_CHARACTERS

@@ -6,8 +6,8 @@
   handler, and no transaction takes too long. A call that raises has produced nothing; the next one begins anew.
 - **A message with a key follows the one before it when that one's handler has returned**, as without transactions, and
   is in the same transaction, or in a later one.
-- **A transaction ends only messages that the text of its offsets can name**: those of the lowest offsets first. Others
-  wait until earlier messages have ended, so that the next owner of their partition never takes them for unhandled.
+- **A transaction ends only messages that the text of its offsets can name**: all, or those below the first one that has
+  not ended. Others wait, so that the next owner of their partition never takes them for unhandled.
 - **An aborted transaction is tried again with the same output**, of the messages that are in hand still. To release
   them would let messages with the same keys overtake them.
 """
@@ -83,7 +83,8 @@ class EndsInTransactions:
         self._seconds, self._most = given.seconds, min(most, given.max_messages)
         self._kept: dict[Task, None] = {}
         self._due_at = 0.0
-        self._has_failed = False
+        self._has_failed = self._lacks_room = False
+        """Whether some messages could not end in the last transaction, for want of room in the text of its offsets."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -120,7 +121,8 @@ class EndsInTransactions:
 
     def work(self) -> None:
         """See `Ends`."""
-        if self._kept and (len(self._kept) >= self._most or time.monotonic() >= self._due_at):
+        is_full = len(self._kept) >= self._most and not self._lacks_room
+        if self._kept and (is_full or time.monotonic() >= self._due_at):
             self._commit()
 
     def finish(self) -> None:
@@ -139,7 +141,9 @@ class EndsInTransactions:
 
     def _commit(self) -> bool:
         """Try a transaction; False if no message can end in one now."""
-        tasks = self._with_room(self._in_hand())
+        in_hand = self._in_hand()
+        tasks = self._with_room(in_hand)
+        self._lacks_room = len(tasks) < len(in_hand)
         if not tasks:
             self._due_at = time.monotonic() + self._seconds
             return False
@@ -161,17 +165,17 @@ class EndsInTransactions:
         return True
 
     def _with_room(self, tasks: list[Task]) -> list[Task]:
-        """Return those tasks, of the lowest offsets, whose messages the texts of the offsets can name."""
-        in_hand = self._consumer._in_hand  # noqa: SLF001 (no public call only looks)
-        while tasks and not in_hand.has_room_for([task.message for task in tasks]):
-            tasks = sorted(tasks, key=attrgetter("offset"))[: len(tasks) // 2]
-        return tasks
+        """Return those tasks whose messages can end in one transaction."""
+        able = self._consumer._in_hand.can_end([task.message for task in tasks])  # noqa: SLF001 (no public call only looks)
+        named = set(map(id, able))
+        return [task for task in tasks if id(task.message) in named]
 
     def _in_hand(self) -> list[Task]:
         """Return the next tasks whose messages this consumer still has; the others come again."""
         tasks: list[Task] = []
         lost: list[Task] = []
-        for task in list(self._kept)[: self._most]:
+        # The lowest offsets first: whatever the text has no room for, these can end.
+        for task in sorted(self._kept, key=attrgetter("offset"))[: self._most]:
             (tasks if self._consumer.holds(task.message) else lost).append(task)
         for task in lost:
             # E.g. its lease in the shared memory is over.

@@ -173,10 +173,21 @@ class Recovered:
         offset, above = self.partition.as_if_completed(completed)
         return commit_at((self.topic, self.partition.partition), offset, self.metadata(offset, above))
 
-    def can_name(self, completed: Collection[int]) -> bool:
-        """Whether a commit's text has room for the records at these offsets, beside all that it has room for now."""
-        left_out = self.left_out(completed)
-        return not left_out or left_out <= self.left_out()
+    def can_end(self, completed: Collection[int]) -> Collection[int]:
+        """Return those of these offsets that the text of a commit names when they are completed.
+
+        All, if it has room for each range of completed records; else those below the first record that is not completed
+        then: they need no room.
+        """
+        offset, above = self.partition.as_if_completed(completed)
+        witness = self._witness(self.partition.flight, above[-1][1] - 1) if above else None
+        done = None if witness is None else CompletedAbove(tuple(above), witness)
+        has_room = (
+            done is not None
+            and self.has_room_for_done
+            and self.metadata(offset, ()).has_room_for(done, offset)
+        )
+        return completed if has_room or not above else [each for each in completed if each < offset]
 
     def shorter(self, refused: TopicPartition) -> TopicPartition | None:
         """Return a commit that the broker refused for its size, without the completions above its offset.

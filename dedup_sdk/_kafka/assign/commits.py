@@ -239,16 +239,14 @@ class Commits:
         """Whether offsets of a partition are in a transaction that has not ended."""
         return coordinates in self._in_doubt
 
-    def has_room_for(self, ended: Mapping[Coordinates, Collection[int]]) -> bool:
-        """Whether texts can name the records at these offsets, which end in a transaction, beside what they name now.
+    def can_end(self, coordinates: Coordinates, ended: Collection[int]) -> Collection[int]:
+        """Return those of a partition's offsets that can end in one transaction: its text must name each.
 
         The next owner would take the others for unhandled, and their output is committed.
         """
-        mine = ((self._assigned.get(of), offsets) for of, offsets in ended.items())
-        return all(
-            assigned is None or assigned.recovered is None or assigned.recovered.can_name(offsets)
-            for assigned, offsets in mine
-        )
+        assigned = self._assigned.get(coordinates)
+        recovered = None if assigned is None else assigned.recovered
+        return ended if recovered is None else recovered.can_end(ended)
 
     def in_transaction(self, ended: Mapping[Coordinates, Collection[int]]) -> list[TopicPartition] | None:
         """Return the commits of a transaction in which the records at these offsets end, of all partitions.

@@ -248,7 +248,8 @@ class InHand:
             ended = {of: list(map(_offset, each)) for of, each in by_partition.items()}
             commits = self._session.commits
             is_second = commits.has_other_transaction(ended)
-            is_refused = gone is not None or is_second or not commits.has_room_for(ended)
+            has_room = all(len(commits.can_end(of, each)) == len(each) for of, each in ended.items())
+            is_refused = gone is not None or is_second or not has_room
             offsets = [] if is_refused else commits.in_transaction(ended)
         if is_second:
             raise TransactionError(
@@ -268,11 +269,14 @@ class InHand:
             )
         return offsets
 
-    def has_room_for(self, messages: Iterable[Any]) -> bool:
-        """Whether the text of the group's offsets has room for these messages, if they end in a transaction."""
-        ended = {of: list(map(_offset, each)) for of, each in grouped(messages).items()}
+    def can_end(self, messages: Iterable[Any]) -> list[Any]:
+        """Return those of these messages that can end in one transaction: the text of its offsets must name each."""
+        able: list[Any] = []
         with self._mutex:
-            return self._session.commits.has_room_for(ended)
+            for of, each in grouped(messages).items():
+                offsets = set(self._session.commits.can_end(of, list(map(_offset, each))))
+                able += [message for message in each if message.offset() in offsets]
+        return able
 
     def transaction_committed(self, messages: Iterable[Any], offsets: Iterable[TopicPartition]) -> None:
         """See `DedupConsumer.transaction_committed`."""
