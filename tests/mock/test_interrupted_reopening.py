@@ -362,15 +362,10 @@ def test_a_partition_that_is_assigned_anew_is_never_left_to_nobody(
     assert given(consumer) == {("orders", 0)}
 
 
-def interrupt() -> None:
-    """Raise as the handler of a signal does."""
-    raise Interrupted
-
-
 def struck(consumer: DedupConsumer, place: str) -> None:
     """Have a call for messages interrupted at a function of this name."""
     try:
-        strike_at(place, interrupt)
+        strike_at(place)
         with pytest.raises(Interrupted):
             wait_for(consumer, lambda: False, "the interruption")
     finally:

@@ -392,24 +392,36 @@ def test_stored_offsets_do_not_pass_what_a_seek_leaves_in_flight(
     assert max(0, committed(kafka.bootstrap, "g", "orders").offset) == 0
 
 
-def test_a_seek_before_the_offsets_are_known_begins_as_a_new_group_does(
-    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The coordinator is slow: no message comes before the group has a commit, and all before it counts as unread."""
-    send(*numbers(0, 10))
-    real, silent = Client.committed, [True]
+class SlowCoordinator:
+    """Does not say which offsets the group has committed, until it is not silent any more."""
+
+    is_silent = True
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> SlowCoordinator:
+    """The coordinator of all groups, silent."""
+    slow, real = SlowCoordinator(), Client.committed
 
     def ask(client: Client, *arguments: Any) -> Any:
-        if silent[0]:
+        if slow.is_silent:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return real(client, *arguments)
 
     monkeypatch.setattr(Client, "committed", ask)
+    return slow
+
+
+def test_a_seek_before_the_offsets_are_known_begins_as_a_new_group_does(
+    make: Make, send: Send, kafka: MockKafka, coordinator: SlowCoordinator
+) -> None:
+    """The coordinator is slow: no message comes before the group has a commit, and all before it counts as unread."""
+    send(*numbers(0, 10))
     consumer = make(config={"enable.auto.commit": False})
     consumer.assign([orders(OFFSET_INVALID)])
     consumer.seek(orders(2))
     consumer.seek(orders(4))
-    silent[0] = False
+    coordinator.is_silent = False
     [message] = poll_some(consumer, 1)
     verdict = consumer.verdict(message)
     assert (message.offset(), verdict and verdict.kind) == (4, "fresh")
@@ -438,33 +450,20 @@ def test_a_seek_alone_moves_no_group_that_the_plain_client_has_committed(
     "place", ["Session.move", "Session._begin_again", "Client.pause", "RecoveryLoop.step"]
 )
 def test_a_seek_that_waits_for_the_offsets_outlives_an_interruption(
-    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, place: str
+    make: Make, send: Send, coordinator: SlowCoordinator, place: str
 ) -> None:
     """The call has returned: the partition is moved, however late."""
     send(*numbers(0, 10))
-    real, silent = Client.committed, [True]
-
-    def ask(client: Client, *arguments: Any) -> Any:
-        if silent[0]:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        return real(client, *arguments)
-
-    monkeypatch.setattr(Client, "committed", ask)
     consumer = make()
     consumer.assign([orders(OFFSET_INVALID)])
     consumer.seek(orders(4))
     inside.interrupt(consumer)
     consumer.poll(0)
-    silent[0] = False
-    interrupting.strike_at(place, interrupted)
+    coordinator.is_silent = False
+    interrupting.strike_at(place)
     try:
         with suppress(interrupting.Interrupted):
             assert poll_some(consumer, 1)[0].offset() == 4
     finally:
         sys.setprofile(None)
     assert poll_some(consumer, 1)[0].offset() in (4, 5)
-
-
-def interrupted() -> None:
-    """Raise as the handler of a signal does."""
-    raise interrupting.Interrupted

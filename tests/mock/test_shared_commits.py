@@ -78,6 +78,7 @@ def test_what_is_claimed_here_is_not_completed_by_what_the_next_partition_finds(
     consumer.incremental_assign([TopicPartition("pairs", 0)])
     assert poll_quiet(consumer) == []
     assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
+    assert claim_as(store, "b").kind is ClaimKind.IN_FLIGHT
     assert consumer.holds(copy)
 
 
@@ -102,7 +103,7 @@ def test_a_signal_behind_the_commit_of_a_transaction_repeats_none_of_its_message
     consumer = make("pairs", completion="explicit", shared=Shared(store, scope="global"))
     first, *others = poll_some(consumer, 3)
     offsets = consumer.transaction_offsets(others)
-    strike_at(place, _strike)
+    strike_at(place)
     with pytest.raises(Interrupted):
         consumer.transaction_committed(others, offsets)
     sys.setprofile(None)
@@ -121,7 +122,7 @@ def test_a_reopening_tells_of_completions_before_it_gives_up_claims(
     consumer = make("pairs", completion="explicit", durability="commit", shared=Shared(store, scope="global"))
     _, second = poll_some(consumer, 2)
     kinds: list[ClaimKind] = []
-    strike_at("Poller._round", _strike)
+    strike_at("Poller._round")
     with pytest.raises(Interrupted):
         consumer.poll(0)
     consumer.complete(second)
@@ -129,7 +130,3 @@ def test_a_reopening_tells_of_completions_before_it_gives_up_claims(
     consumer.poll(0)
     sys.setprofile(None)
     assert kinds == [ClaimKind.DUPLICATE]
-
-
-def _strike() -> None:
-    raise Interrupted

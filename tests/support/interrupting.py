@@ -23,7 +23,12 @@ class Interrupted(BaseException):
     """The error of a signal handler; like KeyboardInterrupt no Exception."""
 
 
-def strike_at(place: str, strike: Callable[[], object], times: int = 1) -> None:
+def interrupt() -> None:
+    """Raise as the handler of a signal does."""
+    raise Interrupted
+
+
+def strike_at(place: str, strike: Callable[[], object] = interrupt, times: int = 1) -> None:
     """Have a function called at the n-th call of a function of this (qualified) name, in this thread."""
     left = [times]
 
