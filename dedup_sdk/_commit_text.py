@@ -203,10 +203,6 @@ class CommitMetadata:
         """
         return replace(self, done=fitting(ranges, at, self.room(at), witness_of))
 
-    def has_room_for(self, done: CompletedAbove, at: int) -> bool:
-        """Whether a text for offset ``at`` has room for all these ranges."""
-        return len(done.encode(at)) <= self.room(at)
-
     def room(self, at: int) -> int:
         """Return the number of characters that a text for ``at`` has left for the value of ``done``."""
         return MOST_CHARACTERS - len(replace(self, done=None).text(at)) - len(" done=") - _SEAL_CHARACTERS
@@ -350,14 +346,15 @@ def fitting(
             count -= 1
         return None
 
-    fitting_count, most = 0, len(ranges)
+    # All first: nearly always there is room for all, and thousands of ranges take milliseconds at each attempt.
+    fitting_count, most, middle = 0, len(ranges), len(ranges)
     while fitting_count < most:
-        middle = (fitting_count + most + 1) // 2
         found = attempt(middle)
         if found is None or len(found.encode(at)) <= room:
             fitting_count = middle
         else:
             most = middle - 1
+        middle = (fitting_count + most + 1) // 2
     return attempt(fitting_count)
 
 

@@ -83,8 +83,9 @@ class EndsInTransactions:
         self._seconds, self._most = given.seconds, min(most, given.max_messages)
         self._kept: dict[Task, None] = {}
         self._due_at = 0.0
-        self._has_failed = self._lacks_room = False
-        """Whether some messages could not end in the last transaction, for want of room in the text of its offsets."""
+        self._has_failed = False
+        self._lacks_room = False
+        """Whether some messages could not end in the last transaction, because the text of its offsets was full."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -127,7 +128,7 @@ class EndsInTransactions:
 
     def finish(self) -> None:
         """See `Ends`."""
-        # What no text has room for is given back: nothing of it was produced.
+        # Messages for which no text has room are given back: none of their output was produced.
         while self._kept and not self._has_failed and self._commit():
             pass
 
@@ -174,7 +175,7 @@ class EndsInTransactions:
         """Return the next tasks whose messages this consumer still has; the others come again."""
         tasks: list[Task] = []
         lost: list[Task] = []
-        # The lowest offsets first: whatever the text has no room for, these can end.
+        # The lowest offsets first: these can end also where the text is full.
         for task in sorted(self._kept, key=attrgetter("offset"))[: self._most]:
             (tasks if self._consumer.holds(task.message) else lost).append(task)
         for task in lost:

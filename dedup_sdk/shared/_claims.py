@@ -54,7 +54,7 @@ class ClaimGatekeeper:
         self.owned_keys: set[bytes] = set()
         """The keys, in the shared store, of the IDs that this consumer owns."""
         self._told: deque[tuple[float, Mapping[bytes, PendingAck]]] = deque()
-        """What is told once more, and when."""
+        """Completions to be sent once more, and when (seconds of the clock)."""
 
     def gate(
         self, topic: str, partition: int, window: Window, *, cluster: str, id_spec: str
@@ -295,9 +295,9 @@ class ClaimGatekeeper:
             self.acks.send_pending()
 
     def tell(self, gate: ClaimGate, completed: Collection[tuple[bytes, int]]) -> None:
-        """Complete IDs (digest, timestamp in ms) of which the group's commit says so; once more a lease later.
+        """Complete IDs (digest, timestamp in ms) whose messages are completed by the group's commit.
 
-        Their owner may have been killed, and have its claims until then.
+        And once more a lease later: their owner may have been killed, and have its claims until then.
         """
         keys = scoped_ids(gate.scope, (digest for digest, _ in completed))
         with self.leases.lock:

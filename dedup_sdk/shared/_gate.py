@@ -29,7 +29,7 @@ RETRY_S: Final = 0.1
 """Seconds until an ID that is in flight elsewhere is claimed again; doubled each time, up to one second."""
 _MAX_RETRY_S: Final = 1.0
 _MOST_TAKEN_OVER: Final = 10_000
-"""Ten transactions: earlier completions were told by the owner before."""
+"""As many as ten transactions of 1,000 messages complete: of earlier ones the owner before has told the store."""
 # Stores may count in doubles, as Redis's scripts do: these are exact up to 2**53.
 _MAX_TIMESTAMP_MS: Final = 2**52
 

@@ -176,18 +176,13 @@ class Recovered:
     def can_end(self, completed: Collection[int]) -> Collection[int]:
         """Return those of these offsets that the text of a commit names when they are completed.
 
-        All, if it has room for each range of completed records; else those below the first record that is not completed
-        then: they need no room.
+        All, if the text has room for each range of completed records; else those below the first record that is not
+        completed then, which need no room.
         """
         offset, above = self.partition.as_if_completed(completed)
-        witness = self._witness(self.partition.flight, above[-1][1] - 1) if above else None
-        done = None if witness is None else CompletedAbove(tuple(above), witness)
-        has_room = (
-            done is not None
-            and self.has_room_for_done
-            and self.metadata(offset, ()).has_room_for(done, offset)
-        )
-        return completed if has_room or not above else [each for each in completed if each < offset]
+        done = self.metadata(offset, above).done
+        has_room = len(above) == (0 if done is None else len(done.ranges))
+        return completed if has_room else [each for each in completed if each < offset]
 
     def shorter(self, refused: TopicPartition) -> TopicPartition | None:
         """Return a commit that the broker refused for its size, without the completions above its offset.
@@ -232,14 +227,15 @@ class Recovered:
         last = None if self.completed_above is None else self.completed_above.witness
         return last if last is not None and last.offset == offset else flight.witness_of(offset)
 
-    def left_out(self, completed: Collection[int] = ()) -> int:
-        """Return how many completed offsets do not fit into the partition's commit, if these are completed, too.
+    def left_out(self) -> int:
+        """Return how many completed offsets do not fit into the partition's commit.
 
         The next owner gets their records again.
         """
-        offset, above = self.partition.as_if_completed(completed)
-        done = self.metadata(offset, above).done
-        return count_offsets(above) - (0 if done is None else count_offsets(done.ranges))
+        offset = self.partition.committable
+        done = self.metadata(offset).done
+        committed = 0 if done is None else count_offsets(done.ranges)
+        return count_offsets(self.partition.completed_above(offset)) - committed
 
     def note_uncompleted(self, most_waiting: int) -> None:
         """Set ``uncompleted`` while `MANY` records are in flight and none was ever completed; log one warning.
@@ -393,8 +389,8 @@ class Assigned:
         return self.state in NOT_YET_DELIVERING
 
     @property
-    def owes_beginning(self) -> bool:
-        """Whether it delivers only when the broker has acknowledged the commit of its beginning, and has not yet."""
+    def must_announce(self) -> bool:
+        """Whether it may deliver only behind a commit of its beginning that the broker has not acknowledged yet."""
         start = self.start
         must = start is not None and start.must_commit_first
         return must and self.recovers and not self.commits.beginning.may_deliver
@@ -424,7 +420,7 @@ class Assigned:
         self.enter(State.OPENING)
         committed = -1 if start.must_commit_first else start.offset
         self.commits = CommitState(
-            requested=committed, confirmed=-1 if self.is_placed else committed, is_first=start.new
+            requested=committed, confirmed=-1 if self.is_placed else committed, is_new_group=start.new
         )
 
     def recover_anew(self) -> None:

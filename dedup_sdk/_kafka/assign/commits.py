@@ -59,8 +59,8 @@ class CommitState:
     """The offsets completed above it (`done_part`), from the last commit or from the one found at the start."""
     beginning: Beginning = Beginning.TO_ASK
     """Whether the group's commit says where the partition's history begins."""
-    is_first: bool = False
-    """Whether the group is known to have no commit."""
+    is_new_group: bool = False
+    """Whether the group is known to have no commit of the partition."""
     before_move: TopicPartition | None = None
     """After a move, until a message comes from the new place: the commit of what was completed before it."""
 
@@ -71,7 +71,9 @@ class CommitState:
         """
         if before_move is None:
             return CommitState(
-                requested=min(self.requested, offset), confirmed=self.confirmed, is_first=self.is_first
+                requested=min(self.requested, offset),
+                confirmed=self.confirmed,
+                is_new_group=self.is_new_group,
             )
         return replace(self, before_move=before_move, beginning=Beginning.TO_ASK)
 
@@ -490,7 +492,7 @@ class Commits:
                     extra={"event": "commit-refused"},
                 )
                 continue
-            assigned.commits.is_first = False
+            assigned.commits.is_new_group = False
             if not (assigned.is_placed and self._is_beginning(tp)):
                 assigned.commits.confirmed = tp.offset
             partition = assigned.engine_partition

@@ -243,7 +243,7 @@ class Session:
         in_same_log: bool = True,
     ) -> None:
         self._client.pause(assigned.topic, assigned.partition)
-        if start is not None and assigned.owes_beginning and (start.reopened or assigned.commits.is_first):
+        if start is not None and assigned.must_announce and (start.reopened or assigned.commits.is_new_group):
             # Not after the seek of a group with a commit, be its text void: a seek alone moves no group.
             start = replace(start, must_commit_first=True)
         if not write and (recovered := assigned.recovered) is not None:
@@ -252,7 +252,7 @@ class Session:
         after = Assigned(
             assigned.topic,
             assigned.partition,
-            assigned.known if start is None else Recovering(start),
+            Asking() if start is None else Recovering(start),
             wanted=assigned.wanted,
             moves_to=assigned.moves_to if moved_to == _MAX_OFFSET else None,
             by_hand=assigned.by_hand,
@@ -271,8 +271,8 @@ class Session:
     ) -> None:
         """Put an `Assigned` in the place of another one, and close that.
 
-        In this order: after an interruption at any line the partition is there, and is opened again. With
-        ``keeps_commit`` a commit that waits for an answer is the new one's.
+        In this order: after an interruption at any line the partition is there, and is opened again. ``keeps_commit``:
+        a commit that waits for the answer to an earlier one is sent for the new `Assigned`.
         """
         self.assigned[after.coordinates] = after
         if before is not None and keeps_commit:
