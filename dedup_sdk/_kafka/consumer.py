@@ -736,6 +736,8 @@ class DedupConsumer(Consumer):
             given,
             settings=self._settings,
             is_subscribed=lambda: self._assignment.subscribed,
+            is_stopped=lambda: self._stopped,
+            stop_limit_s=self._settings.revoke_deadline_s * WAITING_SHARE,
         )
         return TransactionBlock(
             self,

@@ -16,7 +16,8 @@ What holds it together:
   that does not say so leaves open whether it was. Then a new producer with the same ``transactional.id`` ends the
   transaction, so that nothing can change any more, and the group's committed offsets tell. A producer of the
   application cannot be replaced here, so that its unknown end is raised.
-- **While brokers are away the group hears from the consumer**, between two tries of a step.
+- **While brokers are away the group hears from the consumer**, between two tries of a step. After `DedupConsumer.stop`
+  the steps share one time limit: a service that is told to end does not wait for a broker as one at work does.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class _UnknownError(Exception):
 class Committer:
     """The transactions of one consumer; for the thread that asks for messages.
 
-    ``is_subscribed`` returns whether the consumer is a member of its group.
+    ``is_subscribed`` returns whether the consumer is a member of its group, ``is_stopped`` whether its loop is to end:
+    from then on all steps wait ``stop_limit_s`` seconds at most.
     """
 
     def __init__(
@@ -78,10 +80,15 @@ class Committer:
         *,
         settings: ClientSettings,
         is_subscribed: Callable[[], bool],
+        is_stopped: Callable[[], bool],
+        stop_limit_s: float,
     ) -> None:
         self._releases = True
         """Whether the messages of an aborted transaction are released, to come again."""
         self._consumer, self._in_hand, self._is_subscribed = consumer, in_hand, is_subscribed
+        self._is_stopped, self._stop_limit_s = is_stopped, stop_limit_s
+        self._gives_up_at: float | None = None
+        """When (monotonic seconds) no step is repeated any more, since `stop` was seen."""
         self._id_header = given.id_header
         producer = given.producer
         if isinstance(producer, Mapping):
@@ -89,7 +96,7 @@ class Committer:
             member = settings.client.get("group.instance.id") or uuid.uuid4().hex
             own = {"transactional.id": f"{settings.group}-{member}", **producer}
             producer = {**admin_settings(settings.client), **own}
-        self._producer = TransactionalProducer(producer, goes_on=self._lets_group_hear, option="producer")
+        self._producer = TransactionalProducer(producer, goes_on=self.goes_on, option="producer")
         self._messages: Sequence[Message] | None = None
         """The messages that end in the transaction under way; None without one."""
         self._member: object = None
@@ -158,11 +165,10 @@ class Committer:
             # In this order: a member that has an ID now had it before.
             if not self._is_subscribed() or self._consumer.memberid():
                 return metadata
-            if time.monotonic() > until:
+            if time.monotonic() > until or not self.goes_on():
                 raise TransactionError(
                     "the group does not let this consumer in again; close it, and start again"
                 )
-            self._consumer.consume(0)
             time.sleep(PAUSE_S)
 
     def output_header(self, message: Message, place: int) -> tuple[str, str] | None:
@@ -278,10 +284,11 @@ class Committer:
                 raise _AbortError(str(error)) from None
             except KafkaException as error:
                 # A commit before has no answer yet.
-                if not may_pass(error.args[0]) or time.monotonic() > until:
+                if not may_pass(error.args[0]) or time.monotonic() > until or not self.goes_on():
                     raise _AbortError(error_text(error.args[0])) from None
             except TransactionFailedError as failed:
-                if self._producer.is_stuck or not may_pass(failed.error) or time.monotonic() > until:
+                is_over = self._producer.is_stuck or not may_pass(failed.error) or time.monotonic() > until
+                if is_over or not self.goes_on():
                     raise
             else:
                 return offsets
@@ -340,13 +347,15 @@ class Committer:
     def _pause(self, seconds: float) -> None:
         """Wait; callbacks of rebalances run meanwhile."""
         until = time.monotonic() + seconds
-        while (left_s := until - time.monotonic()) > 0:
+        while (left_s := until - time.monotonic()) > 0 and self.goes_on():
             time.sleep(min(left_s, PAUSE_S))
-            self._lets_group_hear()
 
-    def _lets_group_hear(self) -> bool:
+    def goes_on(self) -> bool:
+        """Let the group hear from the consumer; return whether to wait on, which a stop ends."""
         self._consumer.consume(0)
-        return True
+        if self._is_stopped() and self._gives_up_at is None:
+            self._gives_up_at = time.monotonic() + self._stop_limit_s
+        return self._gives_up_at is None or time.monotonic() < self._gives_up_at
 
     def _initialise(self) -> None:
         """Have the broker end earlier transactions of this ID; raises `TransactionError`."""

@@ -128,8 +128,8 @@ class EndsInTransactions:
 
     def finish(self) -> None:
         """See `Ends`."""
-        # Messages for which no text has room are given back: none of their output was produced.
-        while self._kept and not self._has_failed and self._commit():
+        # What is left is given back: none of its output was committed.
+        while self._kept and not self._has_failed and self._commit() and self._committer.goes_on():
             pass
 
     def log_in(self, username: str, password: str) -> None:
