@@ -272,7 +272,8 @@ class DedupConsumer(Consumer):
         judge = Judge(self._engine, classifier, handover, self._upkeep, steps)
         writes = WritePolicy(self._engine, durability)
         maintenance = Maintenance(judge, self._assignment, self._positions, writes, steps)
-        self._poller = Poller(judge, maintenance, self._assignment, self._positions, steps)
+        doors = (DedupConsumer.poll, DedupConsumer.consume, DedupConsumer.__iter__)
+        self._poller = Poller(judge, maintenance, self._assignment, self._positions, steps, doors=doors)
         self._in_hand = InHand(self._engine, handover, writes, steps, observing=mode == "observe")
         self._stopped = False
         self._client_end: ClientEnd | None = None
@@ -631,7 +632,7 @@ class DedupConsumer(Consumer):
         ``completion="explicit"`` none). While a released message waits to be delivered again, only messages below it in
         its partition are completed; those above it follow with the next commit, or call for messages, after it has
         come. In the middle of a call of the same thread (a signal handler, an observer) a commit that names nothing
-        completes nothing. A synchronous commit raises `KafkaException` (``_NO_OFFSET``) if there is nothing to commit,
+        completes nothing that this call returns. A synchronous commit raises `KafkaException` (``_NO_OFFSET``) if there is nothing to commit,
         and `RuntimeError` in the middle of a call. If another thread commits while a rebalance callback runs, the
         commit is noted and goes out after the callback, which may wait for that thread; the offsets that it will commit
         are returned.

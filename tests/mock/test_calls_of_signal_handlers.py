@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -29,10 +30,13 @@ from dedup_sdk._kafka.deliver import (
 )
 from tests.support import inside
 from tests.support.consuming import poll_quiet, poll_some, values
+from tests.support.interrupting import Interrupted, InterruptedAt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
+
+    from confluent_kafka import Message
 
     from dedup_sdk import DedupConsumer
     from tests.mock.conftest import Make, Send
@@ -147,6 +151,47 @@ def test_a_message_that_failed_is_not_committed(make: Make, send: Send, call: st
 
 
 BATCH = [f"message {number}" for number in range(14)]
+
+DOORS: dict[str, Callable[[DedupConsumer], list[Message]]] = {
+    "poll": lambda consumer: [message for message in [consumer.poll(5)] if message is not None],
+    "consume": lambda consumer: consumer.consume(4, 5),
+    "iteration": lambda consumer: [next(iter(consumer))],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_commit_at_the_end_of_the_program_completes_nothing_that_nobody_got(
+    make: Make, send: Send, door: str
+) -> None:
+    """A handler commits and raises behind the last step of a call, which has messages to return."""
+    send(*BATCH)
+
+    def left_and_came(place: int) -> tuple[int, list[str]]:
+        """Have the handler run at a place; return how many places were missing to it, and what came."""
+        store, config = MemoryStore(), {"group.id": f"{door} {place}"}
+        consumer, got = make(store=store, config=config), list[str]()
+
+        def end(*_: object) -> None:
+            consumer.commit()
+            raise Interrupted
+
+        former = signal.signal(signal.SIGUSR1, end)
+        try:
+            with suppress(Interrupted), consumer:
+                consumer.assign([TopicPartition("orders", 0)])
+                got += values(poll_some(consumer, 2))
+                with InterruptedAt(place, by=signal.SIGUSR1) as strike:
+                    got += values(DOORS[door](consumer))
+        finally:
+            signal.signal(signal.SIGUSR1, former)
+        with make(store=store, config=config) as again:
+            again.assign([TopicPartition("orders", 0)])
+            got += values(poll_quiet(again))
+        return strike.left, got
+
+    places = 10_000 - left_and_came(10_000)[0]
+    for place in range(max(1, places - 8), places + 1):
+        assert sorted({*left_and_came(place)[1]}) == sorted(BATCH), f"place {place} of {places}"
 
 
 @pytest.mark.parametrize("call", ["commit", "position", "pause"])

@@ -10,11 +10,13 @@ import pytest
 
 from dedup_sdk import MemoryStore
 from dedup_sdk._kafka.client.guards import Interruption
-from tests.support.consuming import values
-from tests.support.interrupting import Interrupted, InterruptedAt
+from tests.support.consuming import poll_some, values
+from tests.support.interrupting import Interrupted, InterruptedAt, strike_at
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from confluent_kafka import Consumer, TopicPartition
 
     from tests.mock.conftest import Make, Send
 
@@ -64,3 +66,36 @@ def test_no_partition_is_forgotten(make: Make, send: Send, protocol: str) -> Non
             forgotten.append(strike.where)
         consumer.close()
     assert forgotten == []
+
+
+@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize(
+    "place", ["AssignmentApi._make_room", "Handover.settle", "Session.take", "Client.committed"]
+)
+def test_the_offsets_that_on_assign_gave_are_not_forgotten(
+    make: Make, send: Send, protocol: str, place: str
+) -> None:
+    """The client assigns by itself where a signal strikes behind the callback, and knows none of them."""
+    send(*"abcdef")
+    settings = {"partition.assignment.strategy": protocol}
+    first = make("orders", config=settings)
+    poll_some(first, 4)
+    first.close()
+    given = []
+
+    def on_assign(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            partition.offset = 2
+        (consumer.assign if protocol == "range" else consumer.incremental_assign)(partitions)
+        given.append(True)
+        strike_at(place)
+
+    consumer, got = make(config=settings), list[str]()
+    consumer.subscribe(["orders"], on_assign=on_assign)
+    until = time.monotonic() + _PATIENCE_S
+    with pytest.raises(Interrupted):
+        while time.monotonic() < until:
+            consumer.poll(0.2)
+    while len(got) < 4 and time.monotonic() < until:
+        got += values(filter(None, [consumer.poll(0.2)]))
+    assert (len(given), got) == (1, [*"cdef"])

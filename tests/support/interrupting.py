@@ -68,14 +68,14 @@ class InterruptedAt:
     """Raises `Interrupted` at the n-th place of this package's code at which Python looks for signals, and at no other.
 
     The way into a context manager that is a generator belongs to it: there the block is half entered.
-    ``struck`` says whether there were so many; ``where`` which place it was.
+    ``struck`` says whether there were so many, ``left`` how many were missing; ``where`` which place it was.
     """
 
     def __init__(
         self, place: int, *, by: signal.Signals | None = None, counts: Callable[[], object] = lambda: True
     ) -> None:
         """Prepare; ``by``: a signal whose handler raises, instead of `Interrupted`; ``counts``: whether it may now."""
-        self._left, self._by, self._counts = place, by, counts
+        self.left, self._by, self._counts = place, by, counts
         self._last: dict[int, int | None] = {}
         self.where = ""
 
@@ -113,9 +113,9 @@ class InterruptedAt:
         if last is not None and code.co_code[last] in _LOOKS:
             # It is raised by the next instruction here, which has to lie in the same block.
             in_block = _handler(code, last) == _handler(code, frame.f_lasti)
-            self._left -= bool(in_block and self._counts())
-            if self._left == 0:
-                self._left = -1
+            self.left -= bool(in_block and self._counts())
+            if self.left == 0:
+                self.left = -1
                 self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
                 sys.settrace(None)
                 if self._by is not None:

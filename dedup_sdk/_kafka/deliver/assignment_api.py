@@ -330,7 +330,7 @@ class AssignmentApi:
         """
         self.asked = True
         if self._assigning is not None:
-            self._assigning = partitions
+            self._choose(partitions)
             return
         with self._steps.lock.lock:
             self._steps.lock.until_client_free()
@@ -338,6 +338,11 @@ class AssignmentApi:
                 return
             self._handover.complete_all_but_last()
             self._steps.run(self._assign_by_hand, partitions)
+
+    def _choose(self, partitions: list[TopicPartition]) -> None:
+        """Note the offsets that ``on_assign`` gives: at once, for the client may assign by itself after a signal."""
+        self._session.note_asked(partitions)
+        self._assigning = partitions
 
     def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
         self._give_all_back()
@@ -349,7 +354,7 @@ class AssignmentApi:
         """Assign these partitions in addition to the present ones; inside ``on_assign`` the same as `assign`."""
         self.asked = True
         if self._assigning is not None:
-            self._assigning = partitions
+            self._choose(partitions)
             return
         with self._steps.lock.lock:
             self._steps.lock.until_client_free()

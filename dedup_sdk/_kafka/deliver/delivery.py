@@ -88,7 +88,7 @@ class Delivery:
         self.policy, self.batch.counts = policy, policy.counts
 
     def look_on_the_way(self, on_the_way: Callable[[], Sequence[Any]]) -> None:
-        """Set a function that returns the messages which a call of another thread has taken, and has not returned.
+        """Set a function that returns the messages which a call has taken, and has not returned.
 
         Nobody else completes these messages, nor any behind them: a signal may strike that call still, and the
         application would never get them.
@@ -97,7 +97,7 @@ class Delivery:
 
     @property
     def on_the_way(self) -> dict[Coordinates, int]:
-        """The first offset of each partition that a call of another thread has taken and not returned."""
+        """The first offset of each partition that a call has taken and not returned."""
         messages = grouped(self._on_the_way())
         return {of: min(message.offset() for message in each) for of, each in messages.items()}
 
@@ -333,9 +333,14 @@ class Delivery:
 
     def take_out_last(self) -> None:
         """Exclude the messages of the last call from their policy: they may be unhandled."""
-        for message in self._last_given(self.batch.given):
+        for message in self.last_given:
             if message.error() is None:
                 self.take_out(message)
+
+    @property
+    def last_given(self) -> Sequence[Any]:
+        """The messages of the last call, and events of the client."""
+        return self._last_given(self.batch.given)
 
     def _last_given(self, given: int) -> Sequence[Any]:
         """Return the messages of the last call, when so many were given."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from sys import _current_frames as current_frames
 from threading import get_ident, main_thread
 from typing import Any, Final
@@ -60,7 +60,10 @@ class Poller:
         assignment: AssignmentApi,
         positions: Positions,
         steps: Steps,
+        *,
+        doors: Collection[Callable[..., Any]],
     ) -> None:
+        """``doors``: the consumer's methods that return messages; its attribute ``_poller`` is this object."""
         self._engine, self._judge, self._maintenance, self._steps = judge.engine, judge, maintenance, steps
         self._assignment, self._positions, self._writes = assignment, positions, maintenance.writes
         self._handover, self._upkeep = judge.handover, judge.upkeep
@@ -76,6 +79,7 @@ class Poller:
         self._caller: int | None = None
         self._taken: Sequence[Any] = ()
         """The thread of the last call for messages, and the messages that it has taken."""
+        self._codes: Final = {method.__code__ for method in (*doors, Poller.messages, Poller.heartbeat)}
         self._delivery.look_on_the_way(self._on_the_way)
         self._survived = -1
         """How many stores had been set aside at the last `StoreCorruptError`, -1 before the first."""
@@ -257,17 +261,25 @@ class Poller:
         return got
 
     def _on_the_way(self) -> Sequence[Any]:
-        """Return the messages that a call of another thread has taken, and has not returned."""
-        caller = self._caller
-        frame = None if not self._taken or caller in (None, get_ident()) else current_frames().get(caller)
-        while frame is not None and not (
-            frame.f_code is Poller.messages.__code__ and frame.f_locals.get("self") is self
-        ):
+        """Return the messages that a call has taken and not returned: of another thread, or below a signal's handler.
+
+        The call is found by the stack: a mark of ours could outlive an interruption.
+        """
+        frame = None if self._caller is None else current_frames().get(self._caller)
+        taken: Sequence[Any] = ()
+        while frame is not None:
+            owner = frame.f_locals.get("self") if frame.f_code in self._codes else None
+            if owner is self:
+                # A call that has just begun has not forgotten those of the call before yet.
+                is_ours = frame.f_code is Poller.messages.__code__ and "until" in frame.f_locals
+                taken = self._taken if is_ours else ()
+                break
+            if getattr(owner, "_poller", None) is self:
+                # It may have the last one from the queue.
+                taken = self._delivery.last_given
+                break
             frame = frame.f_back
-        # One that has just begun has not forgotten those of the call before yet.
-        if frame is None or "until" not in frame.f_locals:
-            return ()
-        return [message for message in self._taken if message.error() is None]
+        return [message for message in taken if message.error() is None]
 
     # --- calls that are refused, and errors ----------------------------------------------------------------------
 

@@ -121,10 +121,9 @@ class Session:
 
         ``by_hand``: see `Assigned`.
         """
-        # First: where this is interrupted, `reconcile` takes what the client has, as it was asked for here.
-        asked = {(tp.topic, tp.partition): tp for tp in partitions}
-        self._asked |= asked
-        self._by_hand = self._by_hand | asked.keys() if by_hand else self._by_hand - asked.keys()
+        self.note_asked(partitions)
+        asked = {(tp.topic, tp.partition) for tp in partitions}
+        self._by_hand = self._by_hand | asked if by_hand else self._by_hand - asked
         self._client.topics.forget()
         starts: list[Start | None] = [None] * len(partitions)
         try:
@@ -157,6 +156,10 @@ class Session:
                     assigned.starts_at(start)
                 self._succeed(self.assigned.get((tp.topic, tp.partition)), assigned)
         self.log.assigned(partitions)
+
+    def note_asked(self, partitions: list[TopicPartition]) -> None:
+        """Note where partitions that come are to begin: after an interruption `reconcile` takes them as asked for."""
+        self._asked |= {(tp.topic, tp.partition): tp for tp in partitions}
 
     def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
         """Fill in the starts that brokers give within `TAKE_S`: a rebalance waits for this call."""
@@ -435,6 +438,7 @@ class Session:
                 assigned.topic, assigned.partition, error,
                 extra={"event": "partition-close-failed"},
             )  # fmt: skip
+        self._asked.pop(assigned.coordinates, None)
         # Last: after an interruption it is found, and closed again.
         self.assigned.pop(assigned.coordinates, None)
         self.board.request()
