@@ -27,7 +27,7 @@ from dedup_sdk._observe import Counters, Observer, PartitionEvent
 from dedup_sdk._record import Record, Settled, Verdict
 from dedup_sdk._store.ephemeral import EphemeralStore
 from dedup_sdk._store.memory import MemoryStore
-from dedup_sdk._store.protocol import DIGEST_NAME, Identity, KeyStore, PartitionStore
+from dedup_sdk._store.protocol import DIGEST_NAME, Identity, KeyStore
 from dedup_sdk._strategy import Strategy, Terms
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
@@ -100,8 +100,10 @@ class Deduplicator:
         self._clock = clock
         self._tolerates_full_disk = tolerates_full_disk
         self._late: StoreError | None = None
-        self._opened: dict[tuple[str, int], PartitionStore] = {}
-        """The store that was opened last for each partition."""
+        self._opened: dict[tuple[str, int], Callable[[], None]] = {}
+        """Ends what was opened for each partition, without writing; harmless when repeated.
+
+        Here until that is done: an exception of a signal may strike the end of a partition, or of its gates."""
         self.gatekeeper: Gatekeeper | None = None
         """See `share`."""
         self._is_in_doubt: Callable[[], bool] = bool
@@ -175,7 +177,7 @@ class Deduplicator:
         terms = self.terms_of(topic)
         window = terms.window
         identity = self.identity_of(topic, partition, topic_id, cluster, terms)
-        # One whose closing was interrupted is open still.
+        # One whose end was interrupted is open still.
         self.lose(topic, partition)
         gate: Gate | None = None
         if self.gatekeeper is not None:
@@ -183,7 +185,7 @@ class Deduplicator:
                 topic, partition, window, cluster=identity.cluster, id_spec=identity.id_spec
             )
         store = self._store.open(identity, window)
-        self._opened[topic, partition] = store
+        self._opened[topic, partition] = store.close
         try:
             opened = Partition(
                 topic,
@@ -201,6 +203,7 @@ class Deduplicator:
         except BaseException:
             store.close()
             raise
+        self._opened[topic, partition] = opened.abandon
         self.partitions[topic, partition] = opened
         return opened
 
@@ -280,15 +283,20 @@ class Deduplicator:
             if opened is not None:
                 end(opened)
         finally:
-            # Last, because an interruption may come anywhere: a store that is open has to be found again.
-            left = self._opened.get(coordinates)
-            if left is not None:
-                left.close()
+            # Last, because an interruption may come anywhere: what has not ended has to be found again.
+            end_again = self._opened.get(coordinates)
+            if end_again is not None:
+                end_again()
                 del self._opened[coordinates]
 
+    def end_left(self) -> None:
+        """End what an interruption left of partitions that are gone: their stores, and their claims."""
+        for coordinates in self._opened.keys() - self.partitions.keys():
+            self.lose(*coordinates)
+
     @property
-    def open_stores(self) -> list[tuple[str, int]]:
-        """Topic and partition of each store that may be open; also where its closing was interrupted."""
+    def opened(self) -> list[tuple[str, int]]:
+        """Topic and partition of all that may be open; also where the end was interrupted."""
         return list(self._opened)
 
     def shut(self) -> None:
@@ -297,9 +305,9 @@ class Deduplicator:
         The store object stays open: other engines may use it for other partitions.
         """
         with contextlib.ExitStack() as closing:
-            for store in self._opened.values():
-                # A store is open still if its closing was interrupted.
-                closing.callback(store.close)
+            for end in self._opened.values():
+                # What an interrupted end has left.
+                closing.callback(end)
             for topic, partition in list(self.partitions):
                 closing.callback(self.close, topic, partition)
 

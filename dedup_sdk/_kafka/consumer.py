@@ -632,10 +632,10 @@ class DedupConsumer(Consumer):
         ``completion="explicit"`` none). While a released message waits to be delivered again, only messages below it in
         its partition are completed; those above it follow with the next commit, or call for messages, after it has
         come. In the middle of a call of the same thread (a signal handler, an observer) a commit that names nothing
-        completes nothing that this call returns. A synchronous commit raises `KafkaException` (``_NO_OFFSET``) if there is nothing to commit,
-        and `RuntimeError` in the middle of a call. If another thread commits while a rebalance callback runs, the
-        commit is noted and goes out after the callback, which may wait for that thread; the offsets that it will commit
-        are returned.
+        completes nothing that this call returns. A synchronous commit raises `KafkaException` (``_NO_OFFSET``) if there
+        is nothing to commit, and `RuntimeError` in the middle of a call. If another thread commits while a rebalance
+        callback runs, the commit is noted and goes out after the callback, which may wait for that thread; the offsets
+        that it will commit are returned.
         """
         self._access.check_open()
         below = below_of(message, offsets)
@@ -1157,7 +1157,7 @@ class DedupConsumer(Consumer):
             self._client.requests.renew()
             self._client.questions.close(max(0.0, until - time.monotonic()))
             # Not the store: it may be the user's, and other consumers may have partitions of it open.
-            for topic, partition in self._engine.open_stores:
+            for topic, partition in self._engine.opened:
                 in_time = time.monotonic() < until
                 self._end(self._engine.close if in_time else self._engine.lose, topic, partition)
             if self._engine.gatekeeper is not None:

@@ -263,14 +263,20 @@ class Runner:
 
     def _process_outcomes(self, timeout_s: float) -> bool:
         """Process finished tasks and delivery reports; wait for one up to ``timeout_s``. True if there was any."""
-        finished = self._finished(timeout_s)
+        finished = self._workers.finished(timeout_s)
         if not finished and not self._letter_reports():
             return False
         with self._session.exclusive(), self._session.ending():
             done = []
             for task in finished:
-                if not self._workers.acknowledge(task) or task not in self._tasks:
-                    # Removed while this thread waited for the lock: its message is delivered again.
+                if not self._workers.acknowledge(task):
+                    continue
+                if task not in self._tasks:
+                    # Abandoned, perhaps while this thread waited for the lock: its message is delivered again. But no
+                    # handler begins after a final error.
+                    if task.error is not None and self._settings.is_final(task.error):
+                        note_message(task.error, task.message, task.attempts)
+                        self._fail(task.error)
                     continue
                 of_partition(self._counters, *task.coordinates).retried += max(0, task.attempts - 1)
                 if task.error is not None:
@@ -287,19 +293,6 @@ class Runner:
                     self._fail(undeliverable(task.message, error))
                     self._give_back(task)
         return True
-
-    def _finished(self, timeout_s: float) -> list[Task]:
-        """Return the finished tasks of this run, after at most ``timeout_s`` seconds; abandoned tasks are dropped."""
-        finished: list[Task] = []
-        for task in self._workers.finished(timeout_s):
-            if task in self._tasks:
-                finished.append(task)
-                continue
-            if task.error is not None and self._settings.is_final(task.error):
-                note_message(task.error, task.message, task.attempts)
-                self._fail(task.error)
-            self._workers.acknowledge(task)
-        return finished
 
     def _remove(self, task: Task) -> None:
         """Remove a task, and start the next one of its key queue."""

@@ -95,8 +95,7 @@ class Owner:
             self._thread.start()
         elif self.event_loop is not loop:
             raise RuntimeError(
-                "this AsyncDedupConsumer belongs to another event loop; make one for each call of asyncio.run(), and "
-                "in each process"
+                "this AsyncDedupConsumer belongs to another event loop; make one in each process and asyncio.run()"
             )
 
     def refusal(self) -> BaseException:
@@ -298,6 +297,7 @@ class Owner:
             if known:
                 self._flight.deliver_again(known)
         self.buffer.put_first(shown)
+        self.tell(self.buffer.changed.set)
 
     def _serve(self) -> None:
         """Answer requests; what has ended is passed on before each."""

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk.aio import AsyncDedupConsumer
+from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, lookup, values
 
 if TYPE_CHECKING:
@@ -465,3 +466,28 @@ def test_a_generator_that_is_closed_late_leaves_its_message_to_whoever_has_it(
             return values([message async for message in consumer])
 
     assert run(main()) == ["b"]
+
+
+def test_a_body_that_fails_gets_its_message_again_behind_a_hundred_events(
+    run: Any, consumer_of: Open, kafka: MockKafka, send: Send
+) -> None:
+    """With so many in the queue nothing is fetched: whoever puts the events back must wake the loop."""
+    kafka.create_topic("wide", 150)
+    send("a", topic="wide")
+
+    async def main() -> list[str]:
+        got = list[str]()
+        async with consumer_of("wide", config={"enable.partition.eof": True}) as consumer:
+            async for message in consumer.explicit():
+                with suppress(ValueError):
+                    async with consumer.once(message):
+                        got += values([message])
+                        if len(got) == 1:
+                            while inside.queued(consumer) < 100:  # noqa: ASYNC110 (nothing tells that)
+                                await asyncio.sleep(0.01)
+                            raise ValueError
+                if len(got) == 2:
+                    break
+        return got
+
+    assert run(main()) == ["a", "a"]

@@ -6,18 +6,30 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 
 from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreError
 from dedup_sdk._runner import settings as run_settings
 from dedup_sdk._runner.dead_letters import original_headers
+from dedup_sdk._runner.runner import EndsAtOnce
+from dedup_sdk._runner.workers import Workers
 from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.errors import StoreCorruptError
 from tests.support import inside
-from tests.support.consuming import QUIET_S, committed, poll_quiet, poll_some, progress, run_all, values
+from tests.support.consuming import (
+    PATIENCE_S,
+    QUIET_S,
+    committed,
+    poll_quiet,
+    poll_some,
+    progress,
+    run_all,
+    values,
+)
 from tests.support.dead_letters import dead_letters
 
 if TYPE_CHECKING:
+    from dedup_sdk._runner.tasks import Task
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -255,6 +267,44 @@ def test_a_run_that_ends_waits_for_no_broker_that_is_away(make: Make, send: Send
     kafka.clear_errors("Produce")
     assert consumer.counters.abandoned == 1
     assert values(poll_some(consumer, 1)) == ["a"]
+
+
+def test_the_last_error_of_a_handler_ends_the_run_also_if_its_message_comes_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread moves the partition between the look at what has finished and the lock.
+
+    No handler begins behind a last error.
+    """
+    send(*"ab")
+    consumer = make("orders", idle_timeout=PATIENCE_S)
+    moves, looked = threading.Event(), threading.Event()
+    real_look, real_forget = Workers.finished, EndsAtOnce.forget
+
+    def handle(_: Any) -> None:
+        if not moves.is_set():
+            mover.start()
+            assert moves.wait(PATIENCE_S)
+        raise HandlerError
+
+    def look(workers: Workers, timeout_s: float) -> list[Task]:
+        finished = real_look(workers, timeout_s)
+        if finished and threading.current_thread() is not mover:
+            looked.set()
+        return finished
+
+    def forget(ends: EndsAtOnce, partitions: Any) -> None:
+        if threading.current_thread() is mover:
+            moves.set()
+            assert looked.wait(PATIENCE_S)
+        real_forget(ends, partitions)
+
+    monkeypatch.setattr(Workers, "finished", look)
+    monkeypatch.setattr(EndsAtOnce, "forget", forget)
+    mover = threading.Thread(target=consumer.seek, args=[TopicPartition("orders", 0, 0)])
+    with pytest.raises(HandlerError):
+        consumer.run(handle, attempts=1)
+    mover.join()
 
 
 def test_a_message_of_the_dead_letter_topic_is_not_sent_there_again(

@@ -124,6 +124,21 @@ def test_no_way_to_seek_repeats_anything(
     assert poll_quiet(make("orders", store=MemoryStore())) == []
 
 
+@pytest.mark.parametrize("place", ["Positions._seek", "Starts.resolve", "Session.move"])
+def test_a_seek_beside_a_callback_outlives_a_signal(make: Make, send: Send, place: str) -> None:
+    """The thread that called it was told that all is well: a signal in the call that does it drops nothing."""
+    send(*numbers(0, 80))
+    consumer = make("orders")
+    handled(consumer, 80)
+    with inside.busy_client(consumer, in_callback=True):
+        consumer.seek(orders(50))
+    inside.let_time_pass(consumer)
+    interrupting.strike_at(place)
+    with pytest.raises(interrupting.Interrupted):
+        consumer.poll(0)
+    assert values(poll_some(consumer, 30)) == numbers(50, 80)
+
+
 @pytest.mark.parametrize("committed_before", [False, True])
 def test_what_is_read_behind_a_seek_back_sets_the_group_back(
     make: Make, send: Send, kafka: MockKafka, *, committed_before: bool

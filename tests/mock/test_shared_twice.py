@@ -6,14 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
-from dedup_sdk import VerdictKind, Window
+from dedup_sdk import MemoryStore, VerdictKind, Window
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared
 from dedup_sdk.shared._breaker import MAX_WAIT_S
 from tests.support import inside
 from tests.support.claiming import ClockedShared, claims_of
 from tests.support.consuming import active, lookup, poll_quiet, poll_some, progress, values, wait_for
+from tests.support.interrupting import Interrupted, strike_at
 from tests.support.shared_memory import LEASE_MS, Watched, claim_as, complete_as, shared_id
 
 if TYPE_CHECKING:
@@ -71,6 +72,30 @@ def test_an_interrupted_completion_leaves_no_id_with_nobody(
     send("a", topic="pairs", partition=1)
     wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared", 0) >= 1, "the duplicate")
     assert consumer.counters.as_dict()["delivered"] == 1
+
+
+@pytest.mark.parametrize(
+    "place", ["Partition.abandon", "ClaimGate.leave", "ClaimGatekeeper.leave", "Leases.leave"]
+)
+@pytest.mark.parametrize("goes", ["seek", "unassign"])
+def test_an_interrupted_end_of_a_partition_leaves_no_claim_with_nobody(
+    make: Make, send: Send, store: MemoryClaimStore, place: str, goes: str
+) -> None:
+    """Its claims would be renewed for ever: the messages come, here or to another owner."""
+    send("a", "b", "c")
+    owner = make(shared=Shared(store), store=MemoryStore())
+    owner.assign([TopicPartition("orders", 0)])
+    poll_some(owner, 1)
+    strike_at(place)
+    with pytest.raises(Interrupted):
+        owner.seek(TopicPartition("orders", 0, 0)) if goes == "seek" else owner.unassign()
+    if goes == "unassign":
+        owner.poll(0)
+        owner.unassign()
+        owner.poll(0)
+        owner = make(shared=Shared(store), store=MemoryStore())
+        owner.assign([TopicPartition("orders", 0)])
+    assert values(poll_some(owner, 3, patience_s=LEASE_MS / 1000 / 4)) == [*"abc"]
 
 
 class Interrupting(set[bytes]):

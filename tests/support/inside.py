@@ -31,6 +31,11 @@ def consumer_of(consumer: AsyncDedupConsumer) -> DedupConsumer:
     return inner
 
 
+def queued(consumer: AsyncDedupConsumer) -> int:
+    """Return how many messages and events wait for the application, which no public call counts."""
+    return len(consumer._owner.buffer)
+
+
 def metadata_requests(consumer: DedupConsumer) -> MetadataRequests:
     """Return what asks for metadata, which replaces its client when a leader seems to have changed."""
     requests: MetadataRequests = consumer._client.requests

@@ -64,12 +64,12 @@ class Handover:
         """Forget the noted seek of a partition."""
         self.noted_seeks.pop(of, None)
 
-    def take_seek(self) -> TopicPartition | None:
-        """Return a noted seek of a partition that is still assigned, and forget it; None without one."""
-        while self.noted_seeks:
-            of, target = self.noted_seeks.popitem()
+    def next_seek(self) -> TopicPartition | None:
+        """Return a noted seek of a partition that is still assigned, None without one; forget it when it is done."""
+        for of, target in list(self.noted_seeks.items()):
             if of in self.session.assigned:
                 return target
+            self.forget_seek(of)
         return None
 
     def attach(self, handlers: Handlers | None) -> None:

@@ -53,10 +53,10 @@ class Positions:
         self._steps.run(self._seek_to, coordinates, offset)
 
     def _seek_to(self, coordinates: Coordinates, offset: int) -> None:
-        self._handover.forget_seek(coordinates)
         if not self._steps.interruption.happened:
             if offset == self._position(TopicPartition(*coordinates)):
                 # No move: what is in flight stays in flight.
+                self._handover.forget_seek(coordinates)
                 return
             self._handover.write(self._delivery.policy.skip({coordinates: offset}))
         offset = self._before_open_units(*coordinates, offset)
@@ -68,6 +68,7 @@ class Positions:
         # Behind it: handlers that have ended by now are completed.
         before = self._session.commits.before_move(self._session.assigned[coordinates])
         self._session.move(*coordinates, offset, delivered_to=delivered_to, before=before)
+        self._handover.forget_seek(coordinates)
 
     def _before_open_units(self, topic: str, partition: int, offset: int) -> int:
         """Return the offset to continue from so that no unit is split, neither an open nor a finished one.
@@ -138,8 +139,12 @@ class Positions:
 
     def do_noted_seeks(self) -> None:
         """Do the noted seeks by other threads, except of partitions that are no longer assigned; with the lock."""
-        while (target := self._handover.take_seek()) is not None:
+        interruption = self._steps.interruption
+        while not interruption.happened and (target := self._handover.next_seek()) is not None:
             self._steps.errors.run(self._seek, target)
+            # Struck by a signal, the seek is done when the partitions are open again; an error is told instead.
+            if not interruption.happened:
+                self._handover.forget_seek((target.topic, target.partition))
 
     def hold_back(self, *, hold: bool) -> None:
         """Pause or resume fetching for the handlers; other reasons to pause stay in force. With the lock."""

@@ -292,6 +292,7 @@ class Session:
 
         What the client has is only added here, never assigned anew: no interruption leaves a partition to nobody.
         """
+        self.engine.end_left()
         theirs = {(tp.topic, tp.partition) for tp in self._client.assignment()}
         for coordinates, assigned in list(self.assigned.items()):
             if coordinates not in theirs:
