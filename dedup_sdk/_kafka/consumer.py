@@ -1072,8 +1072,8 @@ class DedupConsumer(Consumer):
     def health(self) -> Health:
         """Return whether the consumer works, with the reasons if it does not. From any thread, without waiting.
 
-        ``live`` is False if your program has not asked for messages for longer than ``max.poll.interval.ms``, or if
-        the client has stopped fetching a partition. See `Health` for ``ready``.
+        ``live`` is False if your program has not asked for messages for longer than ``max.poll.interval.ms``, if the
+        client has stopped fetching a partition, or has failed for good. See `Health` for ``ready``.
         """
         session = self._session
         asked = Asked(
@@ -1083,6 +1083,7 @@ class DedupConsumer(Consumer):
             has_partitions=bool(session.assigned),
             has_assignment=session.has_assignment,
             is_closed=self._access.closed or self._access.closer is not None,
+            ended_by=session.ended_by,
         )
         return health_of(asked, self.partition_statuses, self._upkeep.fetch_watch, time.monotonic())
 

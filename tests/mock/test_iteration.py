@@ -64,6 +64,10 @@ def test_fatal_errors_are_raised(make: Make, send: Send, kafka: MockKafka) -> No
     with pytest.raises(KafkaException) as caught:
         next(loop)
     assert caught.value.args[0].code() == KafkaError._FATAL
+    health = consumer.health()
+    assert (health.live, health.ready, len(health.reasons)) == (False, False, 1)
+    assert "the client has failed for good" in health.reasons[0]
+    assert "fenced" in health.reasons[0].lower()
     kafka.clear_errors("Heartbeat")
 
 

@@ -312,6 +312,8 @@ class Asked(NamedTuple):
     has_partitions: bool
     has_assignment: bool
     is_closed: bool
+    ended_by: str | None = None
+    """The client's fatal error, after which no message comes any more; None without one."""
 
 
 def health_of(asked: Asked, statuses: Sequence[PartitionStatus], watch: FetchWatch, now: float) -> Health:
@@ -319,6 +321,12 @@ def health_of(asked: Asked, statuses: Sequence[PartitionStatus], watch: FetchWat
     if asked.is_closed:
         reason = "the consumer is closed: make a new one to go on"
         return Health(live=True, ready=False, reasons=(reason,), closed=True)
+    if asked.ended_by is not None:
+        reason = (
+            f"the client has failed for good, and no message comes any more: {asked.ended_by}; close this consumer and "
+            "make a new one, or restart the process"
+        )
+        return Health(live=False, ready=False, reasons=(reason,))
     dead = [*_not_asked(asked, now), *_not_fetched(watch.stopped, now)]
     unready = [*_not_assigned(asked), *_recovering(statuses), *_silent(watch.silent_since, now)]
     return Health(live=not dead, ready=not (dead or unready), reasons=(*dead, *unready))

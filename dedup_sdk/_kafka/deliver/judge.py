@@ -103,6 +103,7 @@ class Judge:
         else:
             self.handover.forget_if_it_recovers((event.topic(), event.partition()))
         if event.error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
+            self._session.note_end(event.error())
             # The group has removed this member, and the client calls no callback. The next owner may need the stores.
             self.handover.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
 

@@ -39,7 +39,7 @@ from dedup_sdk._kafka.assign.start import History, LogChange, SetBack, Start, St
 from dedup_sdk._kafka.client.client import ANSWER_S, Client
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.backoff import Backoff
-from dedup_sdk._masking import counted
+from dedup_sdk._masking import counted, masked_text
 from dedup_sdk._observe import of_partition
 from dedup_sdk.errors import DedupError
 
@@ -83,6 +83,8 @@ class Session:
         self.log = RebalanceLog(engine)
         self.has_assignment = False
         """Whether the group or the user ever made an assignment, be it an empty one."""
+        self.ended_by: str | None = None
+        """The client's fatal error, e.g. of a static member whose ID another process has; None without one."""
         self._is_member = False
         """Whether the client belonged to the group at the last look."""
         self._commits_stopped = False
@@ -307,6 +309,10 @@ class Session:
         if missing:
             self.log.assigned([TopicPartition(*coordinates) for coordinates in missing])
         self.has_assignment = self.has_assignment or bool(theirs)
+
+    def note_end(self, error: KafkaError) -> None:
+        """Note that the client has failed for good."""
+        self.ended_by = masked_text(error.str())
 
     def note_membership(self) -> None:
         """Note that the group has nothing for this member: it belongs to the group, and did at the look before.
