@@ -344,9 +344,11 @@ class Runner:
         """Return the delivery reports of tasks in flight; reports of removed tasks are dropped."""
         if self._letters is not None:
             self._letters.poll()
-        for task in [task for task in self._reports if task not in self._tasks]:
-            del self._reports[task]
-        return [LetterReport(task, error) for task, error in self._reports.items()]
+        # Copies, each made in one step: a thread that moves a partition removes tasks, and their reports.
+        for task in list(self._reports):
+            if task not in self._tasks:
+                self._reports.pop(task, None)
+        return [LetterReport(task, error) for task, error in list(self._reports.items())]
 
     # --- revoked and lost partitions -----------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class Tasks:
     @property
     def are_finished(self) -> bool:
         """Whether no handler runs, or will be called: what is still in flight waits for its dead letter."""
-        return all(task.is_finished for task in self._tasks)
+        return all(task.is_finished for task in self.of())
 
     def add(self, task: Task) -> bool:
         """Add a task; True if its handler may be called now."""

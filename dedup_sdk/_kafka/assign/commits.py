@@ -502,7 +502,9 @@ class Commits:
                 if flight.committed is not None and tp.offset < flight.committed <= flight.high:
                     self._repeat_commit(assigned, tp.offset, flight.committed)
                 flight.note_committed(tp.offset)
-                assigned.commits.beginning = Beginning.KNOWN
+                # The late answer to a commit from before a move says nothing of where the history begins now.
+                if tp.offset == flight.high or not assigned.recovers:
+                    assigned.commits.beginning = Beginning.KNOWN
         return others
 
     def note_subscription(self, *, is_subscribed: bool) -> None:

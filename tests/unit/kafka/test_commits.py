@@ -176,3 +176,21 @@ def test_a_partition_that_comes_back_waits_for_the_answers_of_before() -> None:
         machine.upkeep.work()
     machine.commit()
     assert machine.under_way == [2]
+
+
+def test_the_answer_to_a_commit_from_before_a_move_acknowledges_no_beginning() -> None:
+    """The log has lost what the group was to read next: no message comes before the broker knows where to go on."""
+    machine = Committing()
+    machine.handle(2)
+    machine.commit()
+    machine.session.move(TOPIC, 0, 3, log_changed=True)
+    for _ in range(20):
+        machine.upkeep.work()
+    machine.answer()
+    machine.upkeep.work()
+    assert machine.under_way == [3]
+    assert machine.session.recovering
+
+    machine.answer()
+    machine.up_to_date()
+    assert machine.committed == 3
