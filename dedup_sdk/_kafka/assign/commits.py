@@ -503,7 +503,7 @@ class Commits:
                     self._repeat_commit(assigned, tp.offset, flight.committed)
                 flight.note_committed(tp.offset)
                 # The late answer to a commit from before a move says nothing of where the history begins now.
-                if tp.offset == flight.high or not assigned.recovers:
+                if not assigned.recovers or tp.offset == partition.committable:
                     assigned.commits.beginning = Beginning.KNOWN
         return others
 
