@@ -185,6 +185,14 @@ class CommitMetadata:
             f"complete={int(self.complete)} era={self.era}{epoch}{done}"
         )
 
+    def is_exact_above(self, at: int) -> bool:
+        """Whether the log from ``low`` on decided the verdicts of the completed records above offset ``at``.
+
+        A commit names no ``low`` before what else decided verdicts (`dedup_sdk._units.doubt`), but none above its
+        offset either.
+        """
+        return self.complete or self.low < at
+
     def moved_forward(self, offset: int) -> CommitMetadata:
         """Return the history of a group that skips the records before ``offset``, beyond what it has completed.
 

@@ -33,6 +33,7 @@ from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._store.snapshot import read_files
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from dedup_sdk._strategy import LastId
+from dedup_sdk._units.doubt import ahead_ms_of
 from dedup_sdk._units.keys import UnitKeys
 from dedup_sdk._units.memory import UnitMemory
 from spark_backfill.arrow_columns import bytes_list
@@ -203,9 +204,9 @@ class OrderedFold:
             self._strategy, store, cluster=_NOBODY, group=_NOBODY, clock=lambda: self._now_ms / 1_000
         ) as engine:
             offset_range = self._offset_range
+            terms = engine.terms_of(_TOPIC)
             if base is not None:
                 # As a consumer left it that has stopped where the base ends.
-                terms = engine.terms_of(_TOPIC)
                 identity = engine.identity_of(_TOPIC, offset_range.partition, "", None, terms)
                 with closing(store.open(identity, terms.window)) as opened:
                     opened.flush(base.progress(), base.read(self._room))
@@ -214,7 +215,10 @@ class OrderedFold:
             low = offset_range.begin if base is None else offset_range.low
             plan = plan_start(known, committed=ends.cut, low=low, complete=offset_range.complete)
             if base is None:
-                since_ms = offset_range.since_ms(self.tally.begin_ms, None)
+                first_ms = self.tally.begin_ms
+                if first_ms is not None and isinstance(self._keys, UnitKeys):
+                    first_ms += ahead_ms_of(terms.window, self._keys.mode)
+                since_ms = offset_range.since_ms(first_ms, None)
                 known_now = replace(plan.progress.known, since_ms=since_ms)
                 plan = replace(plan, progress=replace(plan.progress, known=known_now))
             held.start(plan)

@@ -654,8 +654,13 @@ class Flight:
         return bool(self._reported_open)
 
     def was_reported(self, places: Iterable[RecordRef]) -> bool:
-        """Whether all of these records were reported and have come."""
-        return all(place.offset in self._reported_open for place in places)
+        """Whether all of these records, which have come, were reported."""
+        if not (self._reported_open or self.reported_ranges):
+            return False
+        offsets = [place.offset for place in places]
+        # Those of a chunk that is being admitted are in the ranges still.
+        coming = [offset for offset in offsets if offset not in self._reported_open]
+        return bool(lie_inside(self.reported_ranges, np.array(coming, np.int64)).all())
 
     def forget_reported(self, offsets: Iterable[int]) -> None:
         """Note that records have their verdict: their reports do not matter any more."""

@@ -94,6 +94,9 @@ class LastMemory:
         """See `Memory`."""
         return 0
 
+    def note_inexact_below(self, offset: int) -> None:
+        """See `Memory`."""
+
     @property
     def written_since_ms(self) -> int | None:
         """See `Memory`."""

@@ -86,10 +86,12 @@ class LookupMemory:
         window: Window,
         progress: Progress,
         recent: Marks = NO_MARKS,
+        *,
+        ahead_ms: int = 0,
     ) -> None:
         self.window = window
         self.flight = Flight(progress, in_order=bool(window.count))
-        self.reach = KnownRange(window, progress.known)
+        self.reach = KnownRange(window, progress.known, ahead_ms=ahead_ms)
         self.count_window = self.reach.count_window
         self.recent = RecentMarks()
         self.undecided: set[bytes] = set()
@@ -126,6 +128,9 @@ class LookupMemory:
     def exact_from(self) -> int:
         """See `Memory`."""
         return 0
+
+    def note_inexact_below(self, offset: int) -> None:
+        """See `Memory`."""
 
     @property
     def written_since_ms(self) -> int | None:

@@ -154,6 +154,9 @@ class Memory(Protocol):
     def exact_from(self) -> int:
         """A fold that begins before this offset may give other marks; 0 where it never does."""
 
+    def note_inexact_below(self, offset: int) -> None:
+        """Note that the log before an offset does not decide all verdicts; nothing where each message is handled."""
+
     @property
     def written_since_ms(self) -> int | None:
         """The timestamp (ms) to write from which on all marks are known; None: from the beginning of the history.

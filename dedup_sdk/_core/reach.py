@@ -144,7 +144,8 @@ class KnownRange:
     records, ``stream_time_ms`` that of records that came, -1 before the first. In the latter a timestamp from the
     future counts as now: one such record must not make everything else look old. ``dropped_to``: some marks of offsets
     below it are gone for their age. ``count_window`` numbers the accepted records, where the window counts.
-    ``longest_ms`` is how long any mark is kept: as long as the window, or that of a fallback lookup.
+    ``longest_ms`` is how long any mark is kept: as long as the window, or that of a fallback lookup. ``ahead_ms``: so
+    far may the timestamp of a record that is not known be ahead of the first known one; see `know_from`.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class KnownRange:
         known: Known,
         *,
         longest_ms: int | None = None,
+        ahead_ms: int = 0,
     ) -> None:
         self.window = window
         self.since_ms = known.since_ms
@@ -161,6 +163,7 @@ class KnownRange:
         self.stream_time_ms = -1
         self.dropped_to = known.dropped_to
         self.count_window: CountWindow | None = None
+        self._ahead_ms = ahead_ms
         self._longest_ms = longest_ms or window.time_ms or 0
         self._accepted = known.accepted
         self._floor_number = known.floor_number
@@ -305,13 +308,14 @@ class KnownRange:
         never saw the records below, only the first timestamp is known. It is exact where timestamps do not run
         backwards (log append time). Elsewhere a record may be called fresh although its copy is among those that are
         gone, for as long a time as the first record was late. It is delivered either way; only the count is wrong.
+        Where more than the count hangs on it, ``ahead_ms`` is added.
         The newest of the next N records would prove nothing, because it depends on batches. To add a share of the
         window would put sound topics in doubt.
         """
         if self.since_ms == NOTHING_KNOWN:
             real = timestamps[timestamps >= 0]
             if real.size:
-                self.since_ms = max(int(real[0]), below_ms)
+                self.since_ms = max(int(real[0]) + self._ahead_ms, below_ms)
 
     def pass_uncounted(self, count: int) -> None:
         """Pass at most so many records of which nobody knows whether they were accepted.

@@ -413,18 +413,22 @@ class Partition:
 
     # --- records that another owner completed ----------------------------------------------------------------------
 
-    def tell_completed(self, ranges: Iterable[Range], epoch: int | None = None) -> None:
+    def tell_completed(
+        self, ranges: Iterable[Range], epoch: int | None = None, *, is_exact: bool = True
+    ) -> None:
         """Hide records that another owner completed above the watermark; call it before the first record is admitted.
 
         ``ranges``: half-open offset ranges. ``epoch``: the leader epoch of the last of these records, None if unknown;
-        a record of a later epoch is another one. Records that end together (a unit) are hidden if all of them are in
-        the ranges; else all are delivered.
+        a record of a later epoch is another one. ``is_exact``: the log alone decided their verdicts. Records that end
+        together (a unit) are hidden if all of them are in the ranges; else all are delivered.
 
         Such a record is judged when it is read, like any other, and completed at once instead of being delivered. So it
         leaves its mark in memory, and until then the watermark stays before it. If it counted as completed before, the
         next owner would start behind it without the mark.
         """
         self.flight.report_completed(ranges, epoch)
+        if not is_exact and (reported := self.flight.reported_ranges):
+            self.memory.note_inexact_below(reported[-1][1])
 
     def completed_above(self, offset: int) -> Ranges:
         """Return the completed offsets from ``offset`` on, as half-open ranges, ascending.
@@ -459,7 +463,8 @@ class Partition:
             if admitted is not None:
                 # Verdicts of the chunk are counted with it.
                 flight.drop_settled(admitted)
-            self.due += self._settled(released)
+            offered, judged = self._settled(released), self.judged
+            self.due += [*offered, *(place for place in judged if place not in offered)]
         flight.take_settled()
         flight.settle(earlier)
 

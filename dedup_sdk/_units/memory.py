@@ -28,6 +28,7 @@ from dedup_sdk._core.flight import (
     HELD,
     KINDS,
     OFFERED,
+    REDELIVERED,
     SINGLE,
     UNKEYED,
     UNVERIFIED,
@@ -54,7 +55,7 @@ from dedup_sdk._marks import (
 )
 from dedup_sdk._record import VerdictKind, value_bytes
 from dedup_sdk._units.assembler import UNFINISHED, OpenUnit, UnitAssembler, UnitStatus
-from dedup_sdk._units.doubt import Doubt
+from dedup_sdk._units.doubt import Doubt, ahead_ms_of
 from dedup_sdk._units.keys import Member, UnitKeys
 from dedup_sdk._units.ranges import OverUnits
 from dedup_sdk._units.whole import CompleteUnit, UnitNotes, gathered_of, notes_of, units_of
@@ -103,7 +104,7 @@ class UnitMemory:
     def __init__(self, window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
         self.keys = keys
         self.assembler = UnitAssembler(keys.unit.records)
-        self.lookup = LookupMemory(window, progress, recent)
+        self.lookup = LookupMemory(window, progress, recent, ahead_ms=ahead_ms_of(window, keys.mode))
         self.complete_units: dict[int, CompleteUnit] = {}
         self.over = OverUnits()
         self.doubt = Doubt(self.lookup.reach, all_or_nothing=keys.mode == "all-or-nothing")
@@ -147,6 +148,10 @@ class UnitMemory:
     def exact_from(self) -> int:
         """See `Memory`."""
         return self.doubt.exact_from
+
+    def note_inexact_below(self, offset: int) -> None:
+        """See `Memory`."""
+        self.doubt.note_inexact_below(offset)
 
     @property
     def written_since_ms(self) -> int | None:
@@ -361,6 +366,8 @@ class UnitMemory:
         """Give a unit its verdict and return True, or False while the verdict depends on records in flight."""
         end, end_ms = unit.end, unit.end_ms
         covered = self.reach.covers(end_ms)
+        # Its verdict was given before, by somebody who may have known another past.
+        again = self._folding or self.flight.was_reported(unit.places)
         kinds: dict[bytes, VerdictKind] = {}
         duplicates: dict[bytes, Mark] = {}
         for digest in unit.digests:
@@ -381,13 +388,14 @@ class UnitMemory:
             if kinds[digest] is VerdictKind.DUPLICATE and mark is not None:
                 duplicates[digest] = mark
         if duplicates and self.doubt.all_or_nothing:
-            if self._folding:
-                self.doubt.note_rejected(unit, duplicates.keys(), covered=covered)
+            self.doubt.note_rejected(unit, duplicates, covered=covered, low=self.flight.low, again=again)
             self._reject(unit, duplicates)
-        elif self._folding and self.doubt.is_uncertain(unit, covered=covered):
+        elif again and self.doubt.is_uncertain(unit, covered=covered):
             self._pass_unit(unit)
         else:
             self._accept(unit, kinds, duplicates, covered=covered)
+        if again and not self._folding:
+            self.doubt.end()
         return True
 
     def _reject(self, unit: CompleteUnit, duplicates: dict[bytes, Mark]) -> None:
@@ -785,12 +793,15 @@ class UnitMemory:
         return NO_MARKS if written is None else written.marks
 
     def _pass_unit(self, unit: CompleteUnit) -> None:
-        """Pass a unit of which a fold does not know whether it was accepted."""
+        """Pass a unit that was completed elsewhere, and of which nobody here knows whether it was accepted."""
+        for chunk, row in unit.places:
+            chunk.judge(row, REDELIVERED)
         for digest in unit.digests:
             self.lookup.leave_line(digest, unit.end)
         self._number_none(unit, unit.digests)
         self.doubt.note(unit.digests, unit.end_ms)
         self._end_rows(unit)
+        self._note_settled(unit.places)
 
     def _close_units(self, begun_below: int) -> None:
         """Pass units that a fold has open: whether they were accepted is not known.

@@ -101,7 +101,9 @@ def test_a_unit_of_which_the_text_says_one_half_comes_whole(
         for message in poll_some(first, 6)[1:]:
             first.complete(message)
     tell = Partition.tell_completed
-    monkeypatch.setattr(Partition, "tell_completed", lambda self, _, *rest: tell(self, [(1, 4)], *rest))
+    monkeypatch.setattr(
+        Partition, "tell_completed", lambda self, _, *rest, **more: tell(self, [(1, 4)], *rest, **more)
+    )
     second = make("orders", store=MemoryStore(), **options)
     assert sorted(values(poll_quiet(second))) == sorted(["stuck", "a/U", "/U", "c", "d/U."])
 

@@ -220,7 +220,7 @@ def believe_any_rule(patch: pytest.MonkeyPatch) -> None:
 
 def say_nothing_above_the_commit(patch: pytest.MonkeyPatch) -> None:
     """Completions above the commit do not travel."""
-    patch.setattr(Partition, "tell_completed", lambda *_: None)
+    patch.setattr(Partition, "tell_completed", lambda *_, **__: None)
 
 
 def leave_no_mark_of_what_is_told(patch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,11 @@ FAULTS = [
 ]  # fmt: skip
 ROUGH = ["admit", "admit", "handle", "handle", "handle", "commit", "commit", "move", "wait"]
 """Disks that are lost more often than anything else goes wrong."""
+MOVING = [
+    "admit", "admit", "admit", "handle", "handle", "handle", "commit", "hand_over", "hand_over", "skip", "void",
+    "retain", "wait",
+]  # fmt: skip
+"""Hosts that come and go in order, each with a disk of its own, and histories that are cut off."""
 SEEDS = st.integers(0, 2**32)
 
 
@@ -44,7 +49,7 @@ def _actions(draw: Random, names: list[str]) -> list[Action]:
     return [(draw.choice(names), draw.randrange(8), draw.randrange(6)) for _ in range(draw.randrange(40))]
 
 
-def live_through_faults(seed: int, names: list[str], *, records: int = 100) -> None:
+def live_through_faults(seed: int, names: list[str], *, records: int = 100, ahead_ms: int = 0) -> None:
     """Read a log of units, some of which never become whole, with crashes, other disks and dead letters."""
     draw = Random(seed)
     world = _world(draw, mode=draw.choice(["all-or-nothing", "all-or-nothing", "members"]), records=records)
@@ -54,18 +59,19 @@ def live_through_faults(seed: int, names: list[str], *, records: int = 100) -> N
         idents=draw.randrange(1, 20),
         broken=draw.random() < 0.5,
         disorder_ms=draw.choice([0, 3]),
+        ahead_ms=ahead_ms,
     )
     world.produce(log)
     world.play(_actions(draw, names))
 
 
-@given(seed=SEEDS, names=st.sampled_from([FAULTS, ROUGH]))
-@settings(max_examples=600, deadline=None)
+@given(seed=SEEDS, names=st.sampled_from([FAULTS, ROUGH, MOVING]), ahead_ms=st.sampled_from([0, 15]))
+@settings(max_examples=800, deadline=None)
 def test_through_faults_nothing_is_lost_and_nothing_that_is_over_comes_again(
-    seed: int, names: list[str]
+    seed: int, names: list[str], ahead_ms: int
 ) -> None:
     """The oracle of `UnitWorld` asks of each verdict, and of each commit."""
-    live_through_faults(seed, names)
+    live_through_faults(seed, names, ahead_ms=ahead_ms)
 
 
 @given(seed=SEEDS, room=st.sampled_from([0, 2, 5, 12]))
@@ -220,6 +226,7 @@ def test_what_is_broken_is_caught(
         try:
             live_through_faults(seed, FAULTS)
             live_through_faults(seed, ROUGH)
+            live_through_faults(seed, MOVING)
             check_list(seed, "all-or-nothing", give_up=seed % 2 == 0)
         except (AssertionError, KeyError):
             return

@@ -9,12 +9,19 @@ from tests.support.naive_units import Entry
 
 
 def unit_log(
-    draw: Random, *, count: int, idents: int, broken: bool = False, disorder_ms: int = 0, begin: int = 0
+    draw: Random,
+    *,
+    count: int,
+    idents: int,
+    broken: bool = False,
+    disorder_ms: int = 0,
+    ahead_ms: int = 0,
+    begin: int = 0,
 ) -> list[Entry]:
     """Return so many records or a few more, of as many different IDs.
 
     All units are whole, unless some are to be ``broken``. A unit has one to five records. Offsets have holes;
-    timestamps rise, but for up to ``disorder_ms``.
+    timestamps rise, but for up to ``disorder_ms``; one in ten is up to ``ahead_ms`` ahead.
     """
     log: list[Entry] = []
     producers: list[list[Entry]] = []
@@ -41,6 +48,8 @@ def unit_log(
                     replace(entry, is_end=True),
                 ]
             )
+        if ahead_ms and draw.random() < 0.1:
+            entry = replace(entry, timestamp_ms=entry.timestamp_ms + draw.randrange(ahead_ms + 1))
         log.append(entry)
     return log
 

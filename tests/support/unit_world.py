@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dedup_sdk._core.ranges import Ranges
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
@@ -35,6 +36,15 @@ class Commit:
     offset: int
     low: int
     complete: bool
+    done: Ranges = ()
+    """Completed above the offset."""
+    vouched: bool = True
+    """Whether there is a text: other programs write none."""
+
+    @property
+    def is_exact_above(self) -> bool:
+        """As of `dedup_sdk._commit_text.CommitMetadata`."""
+        return self.complete or self.low < self.offset
 
 
 def record_of(entry: Entry) -> Record:
@@ -83,12 +93,18 @@ class UnitWorld:
         self.verdicts: dict[int, Verdict] = {}
         self.faults = False
         self.store = MemoryStore()
+        self.disks = [(self.store, self.durable)]
+        self.first = 0
+        self.era = 0
         self._begin()
 
     # --- lives ---------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Open the engine as a consumer does: with its store, and the missing records folded from the log."""
+    def _begin(self, *, skips: bool = False) -> None:
+        """Open the engine as a consumer does: with its store, and the missing records folded from the log.
+
+        ``skips``: there is no time to fold.
+        """
         self.in_flight: list[int] = []
         self.engine = Deduplicator(
             self.strategy, keeping(self.recent_marks, self.store), clock=lambda: self.now_s
@@ -96,18 +112,29 @@ class UnitWorld:
         held = self.engine.attach("t", 0)
         stored = held.loaded.progress if held.loaded else None
         if self.commit is None:
-            held.start(plan_start(stored, committed=0, low=0, new=True, complete=True))
+            held.start(plan_start(stored, committed=0, low=0, new=True, complete=True, era=f"{self.era}"))
             # Before anything is delivered, so that the history has a beginning.
             self.commit = Commit(0, 0, complete=True)
             held.flight.note_committed(0)
             self.position = 0
             return
+        commit = self.commit
         plan = plan_start(
-            stored, committed=self.commit.offset, low=self.commit.low, complete=self.commit.complete
-        )
+            stored, committed=commit.offset, low=commit.low, complete=commit.complete, era=f"{self.era}",
+            vouched=commit.vouched, same_rule=False,
+        )  # fmt: skip
         held.start(plan)
-        self.replay(held, plan.replay_from, plan.replay_to)
-        self.position = self.commit.offset
+        if skips and plan.replay_from < plan.replay_to:
+            held.skip_to(plan.replay_to)
+        else:
+            if plan.replay_from < min(self.first, plan.replay_to):
+                held.memory.pass_uncounted(self.first - plan.replay_from)
+                held.memory.forget_all()
+            self.replay(held, max(self.first, plan.replay_from), plan.replay_to)
+        held.tell_completed(commit.done, is_exact=commit.is_exact_above)
+        self.position = commit.offset
+        if not commit.vouched:
+            self.commit_offset()
 
     def replay(self, held: Partition, start: int, end: int) -> None:
         """Fold the records between two offsets, three records at a time."""
@@ -129,15 +156,46 @@ class UnitWorld:
 
     def move(self) -> None:
         """Die, and begin on another disk, which is empty."""
-        self.store = MemoryStore()
-        self.durable = set()
+        self.store, self.durable = MemoryStore(), set()
+        self.disks.append((self.store, self.durable))
         self.crash()
+
+    def hand_over(self, which: int, *, skips: bool = False) -> None:
+        """Leave in order; another host goes on, with its disk of before, or with a new one."""
+        # Units that are over by half come again.
+        self.faults = True
+        self.commit_offset()
+        self.engine.lose("t", 0)
+        if which >= len(self.disks):
+            self.disks.append((MemoryStore(), set()))
+        self.store, self.durable = self.disks[min(which, len(self.disks) - 1)]
+        self._begin(skips=skips)
+
+    def commit_without_text(self) -> None:
+        """Another program commits the group's offset once more while nobody reads."""
+        self.commit_offset()
+        assert self.commit is not None
+        self.commit = Commit(self.commit.offset, self.commit.offset, complete=False, vouched=False)
+        self.era += 1
+        self.faults = True
+        for _, durable in self.disks:
+            # What was completed above is handled again.
+            durable.intersection_update(range(self.commit.offset))
+        self.engine.lose("t", 0)
+        self._begin()
+
+    def retain(self, count: int) -> None:
+        """The log loses so many of its first records, of those that are committed."""
+        left = [entry.offset for entry in self.log if self.first <= entry.offset]
+        if self.commit is not None and left:
+            self.first = min(self.commit.offset, left[min(count, len(left) - 1)])
 
     def commit_offset(self) -> None:
         """Commit the records that are over, with a consumer's text beside it."""
         held = self.engine.partitions["t", 0]
         complete = (self.commit is None or self.commit.complete) and not held.memory.exact_from
-        self.commit = Commit(held.flight.high, held.memory.committed_low, complete)
+        high = held.flight.high
+        self.commit = Commit(high, min(held.memory.committed_low, high), complete, held.completed_above(high))
         held.flight.note_committed(held.flight.high)
         self._check_commit(held.flight.high)
 
@@ -257,23 +315,25 @@ class UnitWorld:
         self.rest()
 
     def _act(self, name: str, which: int, count: int) -> None:
-        if name == "admit":
-            self.admit(1 + count)
-        elif name == "handle":
-            for _ in range(1 + count):
-                self.handle(which)
-        elif name == "give_up":
-            self.give_up(which)
-        elif name == "release":
-            self.release(which)
-        elif name == "commit":
-            self.commit_offset()
-        elif name == "crash":
-            self.crash()
-        elif name == "move":
-            self.move()
-        elif name == "wait":
-            self.wait(TIMEOUT_S / 3 * (1 + count))
+        acts: dict[str, Callable[[], None]] = {
+            "admit": lambda: self.admit(1 + count),
+            "handle": lambda: self._handle_some(which, 1 + count),
+            "give_up": lambda: self.give_up(which),
+            "release": lambda: self.release(which),
+            "commit": self.commit_offset,
+            "crash": self.crash,
+            "move": self.move,
+            "hand_over": lambda: self.hand_over(which),
+            "skip": lambda: self.hand_over(which, skips=True),
+            "void": self.commit_without_text,
+            "retain": lambda: self.retain(1 + 3 * count),
+            "wait": lambda: self.wait(TIMEOUT_S / 3 * (1 + count)),
+        }
+        acts[name]()
+
+    def _handle_some(self, which: int, count: int) -> None:
+        for _ in range(count):
+            self.handle(which)
 
     def rest(self) -> None:
         """Read everything, handle everything, wait for units that do not become whole."""

@@ -95,9 +95,11 @@ def _resume_without_commit(attempt: Attempt, start: Start, partition: Partition,
         partition.topic, partition.partition, stored.low, stored.high, stored.high, otherwise,
         extra={"event": "commits-gone"},
     )  # fmt: skip
+    # From which offset on the log decides the verdicts of units, only the lost text said.
+    has_units = partition.terms.gates is not None
     metadata = CommitMetadata(
-        low=stored.low, log=attempt.recovering.log, rule=partition.terms.rule, era=stored.era,
-        complete=stored.known.is_complete, epoch=stored.epoch,
+        low=stored.high if has_units else stored.low, log=attempt.recovering.log, rule=partition.terms.rule,
+        era=stored.era, complete=stored.known.is_complete and not has_units, epoch=stored.epoch,
     )  # fmt: skip
     return replace(start, offset=stored.high, metadata=metadata, new=False, refused=None)
 

@@ -76,9 +76,11 @@ def recover(
         change = cut if start.log_change is None else start.log_change._replace(same_until=cut.same_until)
         start = yield from check_log_if_needed(attempt, replace(start, log_change=change), partition)
     done = None if start.metadata is None else start.metadata.done
-    if done is not None:
+    if start.metadata is not None and done is not None:
         # Records above the committed offset that the group has completed already must be hidden.
-        partition.tell_completed(done.ranges, done_epoch)
+        partition.tell_completed(
+            done.ranges, done_epoch, is_exact=start.metadata.is_exact_above(start.offset)
+        )
     partition.read_from(start.offset)
     if start.metadata is not None and partition.flight.high == start.offset:
         partition.flight.learn_epoch(start.metadata.epoch)
