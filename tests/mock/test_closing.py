@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
 from dedup_sdk._kafka import consumer as roof
@@ -23,6 +23,7 @@ from dedup_sdk._kafka.client import closing
 from dedup_sdk._kafka.client.closing import close_client
 from dedup_sdk._kafka.client.guards import ClientLock
 from dedup_sdk._kafka.client.reader import close_readers
+from dedup_sdk._kafka.deliver import assignment_api
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import committed, make_consumer, poll_some, wait_for
@@ -326,6 +327,35 @@ def test_a_callback_of_a_close_changes_no_assignment(
     assert called == [call]
     assert (f"{call}() was ignored: the consumer is closing" in caplog.text) == (call != "close")
     assert committed(kafka.bootstrap, "g", "orders").offset == 1
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_a_client_that_ends_owes_no_answer(
+    make: Make, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """A revocation inside the client's own end, when it has left its group: nothing failed in the application."""
+    refused: list[str] = []
+
+    class EndedClient:
+        """Does what it is asked for; on the thread that ends it, it has left its group meanwhile."""
+
+        def __getattr__(self, call: str) -> Any:
+            def do(*arguments: Any, **named: Any) -> Any:
+                done = getattr(Consumer, call)(*arguments, **named)
+                if threading.current_thread() is threading.main_thread():
+                    return done
+                refused.append(call)
+                raise KafkaException(KafkaError(KafkaError._DESTROY))
+
+            return do
+
+    monkeypatch.setattr(assignment_api, "Consumer", EndedClient())
+    # A static member does not leave: the client revokes the partitions inside its `close`.
+    config = {**QUICK, "partition.assignment.strategy": strategy, "group.instance.id": "one"}
+    consumer = make("orders", config=config)
+    wait_for(consumer, lambda: bool(consumer.assignment()), "the assignment")
+    consumer.close()
+    assert refused
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])

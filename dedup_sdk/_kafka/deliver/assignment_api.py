@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
 from dedup_sdk._kafka.assign.assignment import Assigned
@@ -252,6 +252,14 @@ class AssignmentApi:
         The client takes any call of the callback for its answer, also a call that it refused, or one that assigns
         others. The group would wait for this member, and `close` for the group.
         """
+        try:
+            self._give_up(partitions)
+        except KafkaException as error:
+            # A client that ends may have left its group already: nobody waits for the answer.
+            if not (self._steps.lock.ends and error.args[0].code() == KafkaError._DESTROY):  # noqa: SLF001 (that is its public name)
+                raise
+
+    def _give_up(self, partitions: list[TopicPartition]) -> None:
         if not self._settings.incremental:
             # What the callback assigned stays, as with the plain client.
             if not self._by_callback:
