@@ -48,7 +48,7 @@ from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assign.health import Asked, health_of, warn_of_recovering
 from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client.client_errors import handle_error
-from dedup_sdk._kafka.client.closing import ClientEnd, leave_group, stopped_by
+from dedup_sdk._kafka.client.closing import JOINING_S, ClientEnd, leave_group, stopped_by
 from dedup_sdk._kafka.client.fields import note_message, refuse_other
 from dedup_sdk._kafka.client.guards import (
     CallbackErrors,
@@ -81,7 +81,7 @@ from dedup_sdk._kafka.deliver.maintenance import Maintenance
 from dedup_sdk._kafka.deliver.poller import Poller
 from dedup_sdk._kafka.deliver.positions import Positions
 from dedup_sdk._kafka.deliver.write_policy import Durability, WritePolicy
-from dedup_sdk._kafka.recover.session import WAITING_SHARE, Session, waiting_until
+from dedup_sdk._kafka.recover.session import PATIENCE_S, WAITING_SHARE, Session, waiting_until
 from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk._masking import error_shown, shown
@@ -1150,9 +1150,10 @@ class DedupConsumer(Consumer):
             if self._interruption.happened:
                 # Its state may be half changed: again, from what is completed.
                 self._steps.run_kept(self._assignment.part)
+        rebalanced_by = self._session.rebalanced_by()
         if self._session.of_group:
             self._callback_errors.run(self._assignment.commit_in_group)
-        self._end(self._access.call_client, self._close_client, by_hand, until)
+        self._end(self._access.call_client, self._close_client, by_hand, rebalanced_by, until)
         with self._access.lock:
             self._client.readers.close(max(0.0, until - time.monotonic()))
             self._client.requests.renew()
@@ -1177,12 +1178,16 @@ class DedupConsumer(Consumer):
                 raise
             self._callback_errors.keep(error)
 
-    def _close_client(self, by_hand: Collection[tuple[str, int]], until: float) -> None:
+    def _close_client(self, by_hand: Collection[tuple[str, int]], rebalanced_by: float, until: float) -> None:
         if self._client_end is not None and self._client_end.has_begun:
             # An earlier `close` was interrupted.
             self._client_end.wait(max(0.0, until - time.monotonic()))
             return
-        leave_group(self, self._settings.membership, until=waiting_until(until), by_hand=by_hand)
+        self._session.commits.become_last()
+        now = time.monotonic()
+        # During a rebalance the client leaves only when that is over. Nothing is left to commit, or it has not ended.
+        leaves_by = min(max(rebalanced_by, now + JOINING_S), now + PATIENCE_S, waiting_until(until))
+        leave_group(self, self._settings.membership, until=leaves_by, by_hand=by_hand)
         with self._access.lock:
             # The partitions of a static member, or of a group that could not be left: the client revokes them inside
             # its `close`, where no request is answered, so no deadline could be kept there.
@@ -1190,7 +1195,7 @@ class DedupConsumer(Consumer):
             self._steps.run_kept(self._handover.give_back, left)
             self._session.commit_no_more()
         within_s = max(0.0, until - time.monotonic())
-        if not Consumer.assignment(self):
+        if not (Consumer.assignment(self) or self._session.commits.await_answers):
             # Nobody waits for it any more. It may still hang on a connection of its own.
             within_s = min(within_s, CLIENT_END_S)
         self._client_end = ClientEnd(self, self._access.enter_client)

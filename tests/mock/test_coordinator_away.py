@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from dedup_sdk._kafka.client.client import Client
 from dedup_sdk.testing import MockKafka
 from tests.support import inside
 from tests.support.consuming import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LEADER, COORDINATOR = 1, 2
 PATIENCE_S = 15.0
 """A few revoke deadlines, and half of the session timeout."""
+DEADLINE_S = 2.0
 CONFIG = {"group.protocol": "consumer", "auto.commit.interval.ms": 100, "fetch.wait.max.ms": 50}
 
 
@@ -104,3 +106,64 @@ def test_a_close_without_the_coordinator_is_bounded(
         closing.join(PATIENCE_S)
         assert not closing.is_alive()
         kafka.set_broker_up(COORDINATOR)
+
+
+@pytest.fixture
+def silence(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is set, no coordinator says which offsets its group has committed."""
+    is_silent, real = threading.Event(), Client.committed
+
+    def ask(client: Client, *arguments: Any) -> Any:
+        if is_silent.is_set():
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return real(client, *arguments)
+
+    monkeypatch.setattr(Client, "committed", ask)
+    return is_silent
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"partition.assignment.strategy": "cooperative-sticky"},
+        {"group.instance.id": "one"},
+        {"group.protocol": "consumer"},
+        {"enable.auto.commit": False},
+    ],
+    ids=str,
+)
+def test_the_last_commit_of_a_member_is_sent_without_an_answer(
+    memory: MemoryStore, silence: threading.Event, config: dict[str, Any]
+) -> None:
+    """No answer comes in time: it is only the answer that is given up."""
+    with MockKafka() as kafka:
+        kafka.create_topic("orders")
+        send(kafka, "a", "b", "c", "c")
+        consumer = make_consumer(
+            kafka.bootstrap, "g", memory, {"fetch.wait.max.ms": 50, **config}, revoke_deadline=DEADLINE_S
+        )
+        consumer.subscribe(["orders"])
+        poll_some(consumer, 3)
+        if config == {"enable.auto.commit": False}:
+            consumer.commit(asynchronous=False)
+        assert poll_quiet(consumer) == []
+        silence.set()
+        consumer.close()
+        assert committed(kafka.bootstrap, "g", "orders").offset == 4
+
+
+def test_of_a_partition_assigned_by_hand_no_commit_is_sent_without_an_answer(
+    memory: MemoryStore, silence: threading.Event
+) -> None:
+    """No group would refuse it when another program has the partition, and has gone on."""
+    with MockKafka() as kafka:
+        kafka.create_topic("orders")
+        send(kafka, "a", "b")
+        consumer = make_consumer(kafka.bootstrap, "g", memory, revoke_deadline=DEADLINE_S)
+        consumer.assign([TopicPartition("orders", 0)])
+        poll_some(consumer, 2)
+        assert poll_quiet(consumer) == []
+        silence.set()
+        consumer.close()
+        assert committed(kafka.bootstrap, "g", "orders").offset == 0

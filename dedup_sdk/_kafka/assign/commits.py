@@ -134,6 +134,13 @@ class Commits:
         coordinator last wins, be its offset the lower one."""
         self._open: Mapping[Coordinates, Collection[int]] = {}
         """The records that end in that transaction."""
+        self.are_last = False
+        """Whether the client ends with these commits, as a member of its group.
+
+        A commit is then sent also where no answer comes in time, and though an earlier one has no answer: the client
+        leaves its group behind the answers, and the group refuses the commit of a member that it has put out. At any
+        other time the client might send it in a later generation, when the partition has another owner; and of
+        partitions that the user assigns, a group refuses no commit."""
         self.is_subscribed = False
         """Whether the client is a member of its group, or is about to be."""
         self._refused: set[Coordinates] = set()
@@ -285,6 +292,15 @@ class Commits:
             commits.note_done(done_part(tp.metadata))
         self._apply_answer(None, answered)
 
+    def become_last(self) -> None:
+        """Note that the client ends with the commits that come: see ``are_last``."""
+        self.are_last = True
+
+    @property
+    def await_answers(self) -> bool:
+        """Whether commits have no answer yet."""
+        return bool(self._unanswered)
+
     def await_nothing(self) -> None:
         """Stop waiting for answers: an interruption may have swallowed them."""
         self._unanswered.clear()
@@ -402,13 +418,16 @@ class Commits:
             if until is None:
                 answer = self._client.commit(offsets, asynchronous=asynchronous)
             else:
-                answer = self._client.commit_until(offsets, until)
+                by_hand = any(self._assigned[tp.topic, tp.partition].by_hand for tp in offsets)
+                answer = self._client.commit_until(offsets, until, in_any_case=self.are_last and not by_hand)
         except KafkaException as error:
             self._reset_refused(offsets, asynchronous=asynchronous)
             if error.args[0].code() != _TOO_LONG or not (shorter := self._without_done(offsets)):
                 raise
             return self.exactly(shorter, asynchronous=asynchronous, until=until)
-        if answer is not None:
+        if answer is None:
+            self._unanswered.update((tp.topic, tp.partition) for tp in offsets)
+        else:
             self._apply_answer(None, answer)
             refused = [tp for tp in answer if tp.error is not None and tp.error.code() == _TOO_LONG]
             if shorter := self._without_done(refused):

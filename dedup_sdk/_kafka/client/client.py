@@ -418,17 +418,28 @@ class Client:
         epoch: Any = tp.leader_epoch  # None where the broker sends none; the stubs say int
         return TopicPartition(tp.topic, tp.partition, tp.offset, text, -1 if epoch is None else epoch)
 
-    def commit_until(self, offsets: list[TopicPartition], until: float) -> list[TopicPartition]:
+    def commit_until(
+        self, offsets: list[TopicPartition], until: float, *, in_any_case: bool = False
+    ) -> list[TopicPartition] | None:
         """Commit synchronously if the group's coordinator answers before ``until`` (monotonic seconds).
 
         A synchronous commit has no timeout: it waits until the client gives the coordinator up. So a request that has
-        one, for the committed offsets, is sent first. Raises `KafkaException`.
+        one, for the committed offsets, is sent first. Without an answer this raises `KafkaException`; ``in_any_case``:
+        it sends the commit, gives up only the answer, and returns None.
         """
+        try:
+            self._await_answer(offsets, until)
+        except KafkaException:
+            if not in_any_case:
+                raise
+            return self.commit(offsets, asynchronous=True)
+        return self.commit(offsets, asynchronous=False) or []
+
+    def _await_answer(self, offsets: list[TopicPartition], until: float) -> None:
         left_s = until - time.monotonic()
         if left_s <= 0:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 (that is its public name)
         self.committed(offsets, min(left_s, _ONE_DAY_S))
-        return self.commit(offsets, asynchronous=False) or []
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset of the log and the end offset for consumers; see `TailReader.bounds`."""

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _MAKING_S: Final = 60.0
 _POLL_S: Final = 0.005
-_JOINING_S: Final = 1.0
+JOINING_S: Final = 1.0
 """Seconds that a member without partitions waits for the end of its joining.
 
 While another member does not come to the rebalance, that takes as long as this one's handler."""
@@ -48,14 +48,14 @@ def leave_group(
 ) -> None:
     """Leave the group and serve callbacks until the group can assign nothing more; messages received here are dropped.
 
-    Without partitions there is nothing to hand over, and the end is awaited for `_JOINING_S` only. ``until``: when
+    Without partitions there is nothing to hand over, and the end is awaited for `JOINING_S` only. ``until``: when
     (monotonic seconds) to stop waiting. A static member does not leave: it keeps its partitions until its session
     expires or it returns. ``by_hand`` are the partitions that the application assigned itself; no group revokes them,
     so they are not waited for.
     """
     if membership == "static":
         return
-    joins_until = min(until, time.monotonic() + _JOINING_S)
+    joins_until = min(until, time.monotonic() + JOINING_S)
     try:
         Consumer.unsubscribe(consumer)
         # Poll before the first check: an assignment of the group is visible only after its callback has run.

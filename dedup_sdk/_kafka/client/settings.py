@@ -9,6 +9,9 @@ Always set here, because a guarantee depends on it:
 Set here unless the user gives a value:
 
 - ``fetch.queue.backoff.ms=1``: with librdkafka's default of 1,000 a fast consumer waits; this is five times as fast.
+- ``socket.timeout.ms``, for cooperative assignors: half of ``revoke_deadline``, and 10 to 60 s (librdkafka's default).
+  While a rebalance waits for another member, a commit gets through only when the client gives up its connection; a
+  consumer that closes must live to see that.
 """
 
 from __future__ import annotations
@@ -70,6 +73,8 @@ ASK_S = 10.0
 _DEFAULT_COMMIT_INTERVAL_MS = 5_000
 _DEFAULT_POLL_INTERVAL_MS = 300_000
 _DEFAULT_SESSION_TIMEOUT_MS = 45_000
+_DEFAULT_REQUEST_TIMEOUT_MS: Final = 60_000
+_LEAST_REQUEST_TIMEOUT_MS: Final = 10_000
 
 
 Membership = Literal["classic", "consumer", "static"]
@@ -101,6 +106,8 @@ class ClientSettings:
     """``max.poll.interval.ms`` in seconds: after it the group removes a member whose program asks for nothing."""
     fetch_wait_s: float
     """``fetch.wait.max.ms`` in seconds: a broker may hold records back for so long, to send more of them."""
+    request_timeout_s: float
+    """``socket.timeout.ms`` in seconds: after it the client gives up a connection on which no answer comes."""
     session_s: float
     """Session timeout in seconds: after it the group removes a member whose process stands still."""
     only_user_commits: bool
@@ -294,20 +301,26 @@ def client_settings(
     interval_ms = _milliseconds(client, "auto.commit.interval.ms", _DEFAULT_COMMIT_INTERVAL_MS)
     poll_interval_ms = _milliseconds(client, "max.poll.interval.ms", _DEFAULT_POLL_INTERVAL_MS)
     session_ms = _milliseconds(client, "session.timeout.ms", _DEFAULT_SESSION_TIMEOUT_MS)
+    revoke_deadline_s = (
+        poll_interval_ms / 5_000 if revoke_deadline is None else seconds("revoke_deadline", revoke_deadline)
+    )
+    if "cooperative" in strategy:
+        limit_ms = revoke_deadline_s * 1_000 / 2
+        client.setdefault(
+            "socket.timeout.ms",
+            round(min(max(limit_ms, _LEAST_REQUEST_TIMEOUT_MS), _DEFAULT_REQUEST_TIMEOUT_MS)),
+        )
     return ClientSettings(
         client=client,
         group=str(client["group.id"]),
         isolation=str(client.get("isolation.level", "read_committed")),
         reset=reset,
         commit_interval_s=float("inf") if interval_ms <= 0 else interval_ms / 1000,
-        revoke_deadline_s=(
-            poll_interval_ms / 5_000
-            if revoke_deadline is None
-            else seconds("revoke_deadline", revoke_deadline)
-        ),
+        revoke_deadline_s=revoke_deadline_s,
         silence_s=max(poll_interval_ms, session_ms) / 1_000,
         poll_interval_s=poll_interval_ms / 1_000,
         fetch_wait_s=_milliseconds(client, "fetch.wait.max.ms", 500) / 1_000,
+        request_timeout_s=_milliseconds(client, "socket.timeout.ms", _DEFAULT_REQUEST_TIMEOUT_MS) / 1_000,
         session_s=session_ms / 1_000,
         only_user_commits=auto_commit is False,
         only_stored=auto_store is False,

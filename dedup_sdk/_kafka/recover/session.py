@@ -48,10 +48,14 @@ logger = logging.getLogger("dedup_sdk")
 TAKE_S = 1.0
 """Seconds for requests about start offsets inside a rebalance; the recoveries do the remaining ones later."""
 PATIENCE_S: Final = 10.0
-"""Seconds that a leaving member waits for a rebalance, at most, and not longer than the revoke deadline."""
+"""Seconds that a leaving member waits for a rebalance, and not longer than the revoke deadline.
+
+Before it closes, the time is counted back from the end: see `Session.rebalanced_by`."""
 WAITING_SHARE: Final = 0.5
 """Share of a deadline that may be spent on waiting for others, e.g. handlers; the rest is for the steps after it."""
 _ANSWER_S: Final = 1.0
+_LAST_STEPS_S: Final = 3.0
+"""Seconds for the steps between the wait for a rebalance and the end of the client."""
 _POLL_S: Final = 0.05
 
 _REBALANCING: Final = frozenset({
@@ -370,6 +374,23 @@ class Session:
         now = time.monotonic()
         return min(now + self._settings.revoke_deadline_s, waiting_until(self._closes_by))
 
+    def rebalanced_by(self) -> float:
+        """Return until when (monotonic seconds) a member that leaves now waits for a rebalance, to commit behind it.
+
+        While a rebalance waits for another member, the coordinator answers nothing on the connection of this one. If
+        this member ends its client, the commit gets through when the client has given up that connection: after
+        ``socket.timeout.ms``. So much time is kept.
+        """
+        now = time.monotonic()
+        ends_by = self._closes_by - self._settings.request_timeout_s - _LAST_STEPS_S
+        in_time = self.is_closing and ends_by > now
+        return min(ends_by if in_time else now + PATIENCE_S, self.deadline())
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the consumer closes."""
+        return self._closes_by < float("inf")
+
     def give_back(self, partitions: Iterable[TopicPartition], until: float | None = None) -> None:
         """Write, commit and close revoked partitions, until ``until`` (monotonic seconds; None: `deadline`).
 
@@ -385,9 +406,11 @@ class Session:
         try:
             # A closing client answers no requests: a commit could block. Owned partitions were given back before.
             if not self._commits_stopped:
+                # The last commits are sent all the same, and the end of the client waits for their answers.
+                answer_by = min(until, time.monotonic() + _ANSWER_S) if self.commits.are_last else until
                 if self._settings.only_user_commits:
-                    self.commits.send_pending(asynchronous=False, until=until)
-                self.commits.completed(owned, asynchronous=False, until=until)
+                    self.commits.send_pending(asynchronous=False, until=answer_by)
+                self.commits.completed(owned, asynchronous=False, until=answer_by)
         except (KafkaException, DedupError) as error:
             logger.warning(
                 "commit on revoke failed (%s): the next owner gets uncommitted records again",
@@ -544,13 +567,15 @@ def commit_in_group(session: Session, client: Client, lock: RLock) -> None:
     """Commit completed records before leaving the group, if necessary after the current rebalance.
 
     All partitions are paused first: nothing is delivered from here on. A commit refused for a reason other than a
-    rebalance is not repeated here; the revocation commits again.
+    rebalance is not repeated here; the revocation commits again. Before the consumer closes, silence counts as a
+    rebalance: the coordinator answers a member that joins when all others have joined. `unsubscribe` need not wait for
+    that: the client goes on, and revokes the partitions behind the rebalance.
 
     A closing client does not rejoin its group, and during a cooperative rebalance the group accepts commits only from
     members that have rejoined. So the client is polled through the rebalance until the commit is accepted. The
     commit on revoke alone came too late in two of three such cases, and its records were handled twice.
     """
-    until = min(time.monotonic() + PATIENCE_S, session.deadline())
+    until = session.rebalanced_by()
     with lock:
         for assigned in session.assigned.values():
             client.pause(assigned.topic, assigned.partition)
@@ -566,7 +591,9 @@ def _try_commit(session: Session, lock: RLock, until: float) -> bool:
         try:
             session.commits.completed(session.assigned.values(), asynchronous=False, until=answer_by)
         except (KafkaException, DedupError) as error:
-            if isinstance(error, KafkaException) and error.args[0].code() in _REBALANCING:
+            code = error.args[0].code() if isinstance(error, KafkaException) else None
+            is_silent = code == KafkaError._TIMED_OUT  # noqa: SLF001 (that is its public name)
+            if code in _REBALANCING or (session.is_closing and is_silent):
                 return False
             logger.info(
                 "commit before leaving failed (%s)", error, extra={"event": "commit-before-leaving-failed"}

@@ -219,10 +219,12 @@ class ModelClient(UndescribedClient):
         """See `Client`."""
         return list(offsets)
 
-    def commit_until(self, offsets: list[TopicPartition], until: float) -> list[TopicPartition]:
+    def commit_until(
+        self, offsets: list[TopicPartition], until: float, *, in_any_case: bool = False
+    ) -> list[TopicPartition] | None:
         """See `Client`."""
         if not self._in_time:
-            return super().commit_until(offsets, until)
+            return super().commit_until(offsets, until, in_any_case=in_any_case)
         return self.commit(offsets, asynchronous=False) or []
 
     def arrive(self, sent: Sent) -> bool:

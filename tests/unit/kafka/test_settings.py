@@ -149,6 +149,27 @@ def test_the_fetch_setting_is_a_default_only() -> None:
     assert client_settings({**LEAST, "fetch.queue.backoff.ms": 700}).client["fetch.queue.backoff.ms"] == 700
 
 
+@pytest.mark.parametrize(
+    ("config", "deadline_s", "expected"),
+    [
+        ({}, None, 30_000),
+        ({}, 24.0, 12_000),
+        ({}, 5.0, 10_000),
+        ({"max.poll.interval.ms": 3_600_000}, None, 60_000),
+        ({"socket.timeout.ms": 7_000}, None, 7_000),
+        ({"partition.assignment.strategy": "range"}, None, None),
+    ],
+)
+def test_a_connection_is_given_up_while_a_consumer_closes(
+    config: dict[str, Any], deadline_s: float | None, expected: int | None
+) -> None:
+    """In half of the deadline, or as the user says; only where a rebalance can hold back a member's commits."""
+    config = {**LEAST, "partition.assignment.strategy": "cooperative-sticky", **config}
+    settings = client_settings(config, revoke_deadline=deadline_s)
+    assert settings.client.get("socket.timeout.ms") == expected
+    assert settings.request_timeout_s == (60 if expected is None else expected / 1_000)
+
+
 def test_the_users_dictionary_is_left_as_it_is() -> None:
     """It may be used for other clients too."""
     config = {**LEAST, "on_commit": print, "default.topic.config": {"auto.offset.reset": "earliest"}}
