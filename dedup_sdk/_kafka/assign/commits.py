@@ -4,9 +4,9 @@ Invariants:
 
 - A commit covers only a prefix of completed records, never goes back, and always has metadata (the commit's text).
 - A commit goes back only after a seek back, and only when that has brought a message: see `CommitState.before_move`.
-- Each partition has at most one unanswered asynchronous commit. While the coordinator is unavailable, the client keeps
-  commits and may send them after a later one, with the group generation of that time: the committed offset would go
-  back.
+- Each partition has at most one unanswered asynchronous commit, but for the last one (`Commits.are_last`). While the
+  coordinator is unavailable, the client keeps commits and may send them after a later one, with the group generation of
+  that time: the committed offset would go back.
 """
 
 from __future__ import annotations
@@ -137,8 +137,9 @@ class Commits:
         self.are_last = False
         """Whether the client ends with these commits, as a member of its group.
 
-        A commit is then sent also where no answer comes in time, and though an earlier one has no answer: the client
-        leaves its group behind the answers, and the group refuses the commit of a member that it has put out. At any
+        A commit is then sent also where no answer comes in time, and though an earlier one has no answer (if the client
+        sends that one again behind it, the group is where it would be without it). The client leaves its group behind
+        the answers, and the group refuses the commit of a member that it has put out. At any
         other time the client might send it in a later generation, when the partition has another owner; and of
         partitions that the user assigns, a group refuses no commit."""
         self.is_subscribed = False

@@ -50,7 +50,7 @@ TAKE_S = 1.0
 PATIENCE_S: Final = 10.0
 """Seconds that a leaving member waits for a rebalance, and not longer than the revoke deadline.
 
-Before it closes, the time is counted back from the end: see `Session.rebalanced_by`."""
+Before it closes, it may wait longer: see `Session.rebalanced_by`."""
 WAITING_SHARE: Final = 0.5
 """Share of a deadline that may be spent on waiting for others, e.g. handlers; the rest is for the steps after it."""
 _ANSWER_S: Final = 1.0
@@ -379,12 +379,12 @@ class Session:
 
         While a rebalance waits for another member, the coordinator answers nothing on the connection of this one. If
         this member ends its client, the commit gets through when the client has given up that connection: after
-        ``socket.timeout.ms``. So much time is kept.
+        ``socket.timeout.ms``. So much time is kept, but `PATIENCE_S` are for rebalances that end soon.
         """
-        now = time.monotonic()
-        ends_by = self._closes_by - self._settings.request_timeout_s - _LAST_STEPS_S
-        in_time = self.is_closing and ends_by > now
-        return min(ends_by if in_time else now + PATIENCE_S, self.deadline())
+        by = time.monotonic() + PATIENCE_S
+        if self.is_closing:
+            by = max(by, self._closes_by - self._settings.request_timeout_s - _LAST_STEPS_S)
+        return min(by, self.deadline())
 
     @property
     def is_closing(self) -> bool:
