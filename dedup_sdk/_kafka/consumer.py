@@ -1150,10 +1150,10 @@ class DedupConsumer(Consumer):
             if self._interruption.happened:
                 # Its state may be half changed: again, from what is completed.
                 self._steps.run_kept(self._assignment.part)
-        rebalanced_by = self._session.rebalanced_by()
+        began = time.monotonic()
         if self._session.of_group:
             self._callback_errors.run(self._assignment.commit_in_group)
-        self._end(self._access.call_client, self._close_client, by_hand, rebalanced_by, until)
+        self._end(self._access.call_client, self._close_client, by_hand, began, until)
         with self._access.lock:
             self._client.readers.close(max(0.0, until - time.monotonic()))
             self._client.requests.renew()
@@ -1178,15 +1178,19 @@ class DedupConsumer(Consumer):
                 raise
             self._callback_errors.keep(error)
 
-    def _close_client(self, by_hand: Collection[tuple[str, int]], rebalanced_by: float, until: float) -> None:
+    def _close_client(self, by_hand: Collection[tuple[str, int]], began: float, until: float) -> None:
         if self._client_end is not None and self._client_end.has_begun:
             # An earlier `close` was interrupted.
             self._client_end.wait(max(0.0, until - time.monotonic()))
             return
         self._session.commits.become_last()
-        now = time.monotonic()
-        # During a rebalance the client leaves only when that is over. Nothing is left to commit, or it has not ended.
-        leaves_by = min(max(rebalanced_by, now + JOINING_S), now + PATIENCE_S, waiting_until(until))
+        leaves_by = waiting_until(until)
+        if self._session.is_held:
+            now = time.monotonic()
+            # The client leaves only when the rebalance is over. Nothing is left to commit, or that has not ended.
+            leaves_by = min(
+                max(self._session.rebalanced_by(began), now + JOINING_S), now + PATIENCE_S, leaves_by
+            )
         leave_group(self, self._settings.membership, until=leaves_by, by_hand=by_hand)
         with self._access.lock:
             # The partitions of a static member, or of a group that could not be left: the client revokes them inside
@@ -1195,7 +1199,8 @@ class DedupConsumer(Consumer):
             self._steps.run_kept(self._handover.give_back, left)
             self._session.commit_no_more()
         within_s = max(0.0, until - time.monotonic())
-        if not (Consumer.assignment(self) or self._session.commits.await_answers):
+        waits = self._session.is_held and self._session.commits.await_answers
+        if not (Consumer.assignment(self) or waits):
             # Nobody waits for it any more. It may still hang on a connection of its own.
             within_s = min(within_s, CLIENT_END_S)
         self._client_end = ClientEnd(self, self._access.enter_client)

@@ -17,7 +17,15 @@ from threading import RLock
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from confluent_kafka.cimpl import Consumer
 
@@ -43,6 +51,8 @@ HAS_CLUSTER_ID: Final = hasattr(Consumer, "cluster_id")
 """Before confluent-kafka 2.16 only the metadata say it."""
 MOCK_CLUSTER: Final = "mockCluster"
 """The prefix of the IDs of librdkafka's mock clusters, which do not support topic IDs."""
+_GRACE_S: Final = 0.5
+"""Seconds beyond a time limit that the client has for an answer, after which nobody waits for it."""
 _NO_ID: Final = str(Uuid(0, 0))
 _SILENT = frozenset({
     KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._DESTROY,  # noqa: SLF001
@@ -144,6 +154,18 @@ class MetadataRequests:
         A client keeps cached leaders for minutes, so a new one is needed to notice that the leader changed.
         """
         self._opened = None
+
+    def coordinator_answers(self, group: str, within_s: float) -> bool:
+        """Whether a group's coordinator answers in so many seconds, over a connection of this client."""
+        asked = [ConsumerGroupTopicPartitions(group)]
+        [answer] = self.admin().list_consumer_group_offsets(asked, request_timeout=within_s).values()
+        try:
+            answer.result(within_s + _GRACE_S)
+        except KafkaException as error:
+            return error.args[0].code() not in _SILENT
+        except TimeoutError:
+            return False
+        return True
 
     def admin(self) -> AdminClient:
         """Return the client that makes the requests, which has callbacks of its own."""

@@ -54,6 +54,8 @@ Before it closes, it may wait longer: see `Session.rebalanced_by`."""
 WAITING_SHARE: Final = 0.5
 """Share of a deadline that may be spent on waiting for others, e.g. handlers; the rest is for the steps after it."""
 _ANSWER_S: Final = 1.0
+_ASK_S: Final = 2.0
+"""Seconds for an answer over a connection that has to be opened first."""
 _LAST_STEPS_S: Final = 3.0
 """Seconds for the steps between the wait for a rebalance and the end of the client."""
 _POLL_S: Final = 0.05
@@ -102,6 +104,8 @@ class Session:
         self._by_hand: set[Coordinates] = set()
         """The partitions that the user assigned last, not the group."""
         self._closes_by = float("inf")
+        self.is_held = False
+        """Whether the coordinator holds back its answers to this member, which closes: a rebalance waits for others."""
 
     @property
     def of_group(self) -> set[Coordinates]:
@@ -374,22 +378,26 @@ class Session:
         now = time.monotonic()
         return min(now + self._settings.revoke_deadline_s, waiting_until(self._closes_by))
 
-    def rebalanced_by(self) -> float:
-        """Return until when (monotonic seconds) a member that leaves now waits for a rebalance, to commit behind it.
+    def rebalanced_by(self, began: float) -> float:
+        """Return until when (monotonic seconds) a member that leaves since ``began`` waits to commit in a rebalance.
 
         While a rebalance waits for another member, the coordinator answers nothing on the connection of this one. If
         this member ends its client, the commit gets through when the client has given up that connection: after
         ``socket.timeout.ms``. So much time is kept, but `PATIENCE_S` are for rebalances that end soon.
         """
-        by = time.monotonic() + PATIENCE_S
-        if self.is_closing:
+        by = began + PATIENCE_S
+        if self.is_held:
             by = max(by, self._closes_by - self._settings.request_timeout_s - _LAST_STEPS_S)
         return min(by, self.deadline())
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether the consumer closes."""
-        return self._closes_by < float("inf")
+    def hears_nothing(self) -> bool:
+        """Note that no answer of the coordinator came in time; return whether a member that closes must wait for one.
+
+        Only where the coordinator answers others: during an outage there is nothing to wait for.
+        """
+        if self._closes_by < float("inf") and not self.is_held and self._settings.incremental:
+            self.is_held = self._client.requests.coordinator_answers(self._settings.group, _ASK_S)
+        return self.is_held
 
     def give_back(self, partitions: Iterable[TopicPartition], until: float | None = None) -> None:
         """Write, commit and close revoked partitions, until ``until`` (monotonic seconds; None: `deadline`).
@@ -568,18 +576,18 @@ def commit_in_group(session: Session, client: Client, lock: RLock) -> None:
 
     All partitions are paused first: nothing is delivered from here on. A commit refused for a reason other than a
     rebalance is not repeated here; the revocation commits again. Before the consumer closes, silence counts as a
-    rebalance: the coordinator answers a member that joins when all others have joined. `unsubscribe` need not wait for
-    that: the client goes on, and revokes the partitions behind the rebalance.
+    rebalance, if the coordinator answers others: it answers a member that joins when all others have joined.
+    `unsubscribe` need not wait for that: the client goes on, and revokes the partitions behind the rebalance.
 
     A closing client does not rejoin its group, and during a cooperative rebalance the group accepts commits only from
     members that have rejoined. So the client is polled through the rebalance until the commit is accepted. The
     commit on revoke alone came too late in two of three such cases, and its records were handled twice.
     """
-    until = session.rebalanced_by()
     with lock:
         for assigned in session.assigned.values():
             client.pause(assigned.topic, assigned.partition)
-    while not _try_commit(session, lock, until) and time.monotonic() < until:
+    began = time.monotonic()
+    while not _try_commit(session, lock, until := session.rebalanced_by(began)) and time.monotonic() < until:
         # Polling makes the client rejoin the group and run the rebalance callbacks.
         client.listen(_POLL_S)
 
@@ -593,7 +601,7 @@ def _try_commit(session: Session, lock: RLock, until: float) -> bool:
         except (KafkaException, DedupError) as error:
             code = error.args[0].code() if isinstance(error, KafkaException) else None
             is_silent = code == KafkaError._TIMED_OUT  # noqa: SLF001 (that is its public name)
-            if code in _REBALANCING or (session.is_closing and is_silent):
+            if code in _REBALANCING or (is_silent and session.hears_nothing()):
                 return False
             logger.info(
                 "commit before leaving failed (%s)", error, extra={"event": "commit-before-leaving-failed"}
