@@ -35,6 +35,7 @@ class Rules:
     told_offsets_are_done_at_once: bool = False
     told_offsets_need_no_witness: bool = False
     a_store_needs_no_witness: bool = False
+    a_store_is_compared_beyond_the_commit_alone: bool = False
     marks_are_not_asked_for_a_contradiction: bool = False
     a_void_text_keeps_the_era: bool = False
     a_resumption_keeps_the_era: bool = False
@@ -182,10 +183,9 @@ class DesignHost:
             disk = self._anew(assignment, low, era)
         else:
             disk.era = era
+            self._cut_where_it_is_another(disk, at, assignment.end)
             if at > disk.high:
                 self._replay(disk, at)
-            else:
-                self._cut_where_it_is_another(disk, at, assignment.end)
         self._disk, self._position, disk.told = disk, at, set()
         known = self.completed_above(at)
         disk.told = {offset for offset in self._told(text, assignment.end) if offset >= disk.high} - known
@@ -273,8 +273,12 @@ class DesignHost:
         """Give up the completions of a log that the broker no longer has."""
         if self._rules.a_store_needs_no_witness:
             return
-        if disk.high > at and (disk.high > end or self._log[disk.high - 1].serial != disk.witness):
-            other = (offset for offset in range(at, disk.high) if offset >= end or self._is_another(offset))
+        # Also below the commit: another host may have gone on in the new log, beyond all that this disk has.
+        first = at if self._rules.a_store_is_compared_beyond_the_commit_alone else disk.low
+        if disk.high > first and (disk.high > end or self._log[disk.high - 1].serial != disk.witness):
+            other = (
+                offset for offset in range(first, disk.high) if offset >= end or self._is_another(offset)
+            )
             self._cut(next(other, disk.high))
         disk.done = {offset for offset in disk.done if offset < end}
 

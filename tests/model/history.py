@@ -67,6 +67,10 @@ class History:
     """What operators and brokers do."""
     names: str = "AB"
     """The hosts, a letter each."""
+    operating: float = 0.12
+    """The chance between two assignments that operators and brokers do something."""
+    names_recur: bool = True
+    """Whether records that come in place of lost ones bear the same IDs."""
 
     def __post_init__(self) -> None:
         """Draw the log."""
@@ -75,6 +79,7 @@ class History:
         self.distinct = self.random.choice([3, 6, 12])
         self.rows: list[Row] = []
         """Every record that was ever written, by serial number."""
+        self._first_name = 0
         self.written_ms: list[int] = []
         """When each was written."""
         self.poison: set[int] = set()
@@ -89,6 +94,8 @@ class History:
         self.backup: tuple[int, Commit | None] | None = None
         """Where the log ended, and the commit, when the broker's disk was copied."""
         self.restored = False
+        self.moved = False
+        """Whether the group was moved, or its rule was changed: then the log alone does not give the verdicts."""
         self.handed_over: set[int] = set()
         # The sets below go by serial numbers; ``judged`` are the duplicates, with the ID spec by which they were
         # judged.
@@ -117,7 +124,10 @@ class History:
             now_ms += self.random.choice([0, 1, 1, 2])
             serial = len(self.rows)
             one, other = (
-                self.random.randrange(self.distinct) if self._chance(0.5) else 1000 + serial for _ in range(2)
+                self._first_name + self.random.randrange(self.distinct)
+                if self._chance(0.5)
+                else 1000 + serial
+                for _ in range(2)
             )
             stamp_ms = now_ms - self.random.randint(0, self.disorder_ms)
             if self.ahead_ms and self._chance(0.2):
@@ -214,6 +224,7 @@ class History:
         idle = not self.in_flight and self._may_operate() and self.position < self.end - 3
         if idle and self._chance(0.02):
             self.operations += 1
+            self.moved = True
             self.position = self.start = self.random.randrange(self.position + 1, self.end)
             self.host.jump(self.position)
             self._remember(self._serials(range(self.position)))
@@ -295,10 +306,11 @@ class History:
             return
         if self._chance(0.3):
             self.backup = self.end, self.commit
-        if not self._chance(0.12):
+        if not self._chance(self.operating):
             return
         self.operations += 1
         what = self.random.choice(self.tools)
+        self.moved |= what != "restore"
         if what == "late":
             self.commit = self.random.choice(self.commits[-_LATE:])
         elif what == "restore":
@@ -352,6 +364,7 @@ class History:
             self.commit = commit
             self._remember({row.serial for row in self.rows})
         del self.log[end:]
+        self._first_name += 0 if self.names_recur else 100
         self._write(LOG_LENGTH - end, self.rows[-1].timestamp_ms)
         self.end = self.random.randrange(end, LOG_LENGTH + 1)
         self.restored = True
@@ -365,11 +378,15 @@ class History:
         for serial, rule in self.judged.items():
             if serial not in ends and not any(earlier in ends for earlier in self._earlier(serial, rule)):
                 return "lost"
-        if self.unlike_the_log or self.operations or self.disorder_ms:
+        moved = self.moved or (self.restored and self.names_recur)
+        if self.unlike_the_log or moved or self.disorder_ms:
             return self.unlike_the_log or "ok"
+        # Where the broker was restored, only handled records of the present log show a leak: another host does not know
+        # the lost ones.
+        seen = self.ends & {row.serial for row in self.log} if self.restored else self.settled
         for serial in set(self.handled) - self.doubtful:
             # The last sighting counts: a clock that is ahead may have stamped one before it with a later time.
-            last = max(self.settled.intersection(self._earlier(serial, 0)), default=None)
+            last = max(seen.intersection(self._earlier(serial, 0)), default=None)
             if last is not None and last in self._inside(serial, 0):
                 return "leaked"
         return "ok"

@@ -89,3 +89,26 @@ def test_a_store_that_goes_on_in_an_old_era_is_caught() -> None:
     """Its commits would vouch for what another host completed before the group was set back."""
     rules = Rules(a_resumption_keeps_the_era=True)
     assert any(_outcome_without_commits(seed, rules) == "lost" for seed in range(150, 400))
+
+
+def _outcome_after_restores(seed: int, rules: Rules) -> str:
+    return History(
+        seed,
+        lambda: DesignHost(rules),
+        rules,
+        tools=("restore",),
+        names="ABC",
+        operating=0.8,
+        names_recur=False,
+    ).run()
+
+
+def test_a_log_that_was_replaced_costs_the_design_nothing() -> None:
+    """Whichever of three hosts goes on in the new log first, and however far, before another one has the partition."""
+    assert Counter(_outcome_after_restores(seed, Rules()) for seed in range(1000)) == {"ok": 1000}
+
+
+def test_a_store_that_is_not_compared_with_the_log_below_the_commit_is_caught() -> None:
+    """It counts records as completed that another host handled in their places, and has no marks of these."""
+    rules = Rules(a_store_is_compared_beyond_the_commit_alone=True)
+    assert any(_outcome_after_restores(seed, rules) == "leaked" for seed in range(200, 400))

@@ -42,6 +42,8 @@ class LogChange(NamedTuple):
     """The end of the common prefix, as the broker gives it for the leader epoch; None where it was not asked yet."""
     contradicted_at: int | None = None
     """The first completed offset where the log has another record, according to the marks; it differs from there on."""
+    of_store: bool = False
+    """Only the store has seen the other log: another host has gone on in this one, in which the group committed."""
 
 
 class History(NamedTuple):

@@ -168,6 +168,14 @@ class Slice(NamedTuple):
     end: int
     epoch: int | None = None
 
+    def beginning_at(self, offset: int) -> Slice:
+        """Return the part from an offset on; it has no record where all lie below that."""
+        row = bisect_left(self.offsets, offset)
+        if row == 0 and self.end >= offset:
+            return self
+        offsets, end = self.offsets[row:], max(self.end, offset)
+        return Slice(offsets, self.timestamps[row:], self.digests[row:], end, self.epoch if offsets else None)
+
 
 class TailReader:
     """Reads a range of offsets of one partition, outside any group."""

@@ -105,14 +105,23 @@ def _resume_without_commit(attempt: Attempt, start: Start, partition: Partition,
 
 
 def check_log_if_needed(attempt: Attempt, start: Start, partition: Partition) -> Steps[Start]:
-    """Return where to start in the present log; no check where store and group have completed the same records."""
+    """Return where to start in the present log.
+
+    There is no check where store and group have completed the same records, in the same leader epoch as far as it is
+    known. Where the store is behind the group, the replay compares the last record that the store completed.
+    """
+    stored = None if partition.loaded is None else partition.loaded.progress
+    epoch = None if start.metadata is None else start.metadata.epoch
     if start.new or (
-        partition.loaded is not None
-        and partition.loaded.progress.high == start.offset
+        stored is not None
+        and stored.high == start.offset
         and start.log_change is None
         # An offset that comes from the store itself proves nothing of the log.
         and not start.by_reset
-        and (start.reopened or not partition.loaded.progress.done)
+        and (
+            start.reopened
+            or not (stored.done or (epoch is not None and stored.epoch is not None and epoch != stored.epoch))
+        )
     ):
         # The check takes time for each partition. The client reports a log that ends below the next offset anyway.
         return start

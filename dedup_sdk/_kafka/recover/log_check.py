@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,6 +45,8 @@ def start_in_the_log(attempt: Attempt, start: Start, partition: Partition) -> St
     - The log is long enough, but has other records at the end of the range that only this store has completed. The
       broker shows this by the leader epoch that the store noted, or the last completed record is another one.
 
+    Where another host has gone on in the new log, the store alone is cut back, and the start stays (`cut_store_back`).
+
     Where a transaction is open below the committed offset, its end is awaited first (`wait_until_decided`), at most
     until the attempt's time is over.
 
@@ -55,11 +58,12 @@ def start_in_the_log(attempt: Attempt, start: Start, partition: Partition) -> St
     known = start.offset if loaded is None else max(start.offset, loaded.progress.high)
     completed = known if loaded is None else max(known, loaded.progress.completed_end)
     short = completed > end and completed > attempt.client.log_end(partition.topic, partition.partition)
-    if not short and start.log_change is None:
-        if loaded is None or start.reopened or (completed == start.offset and not start.by_reset):
-            return start
-        if not (yield from _is_other_log(attempt, partition, loaded, decided=end)):
-            return start
+    if not (
+        short
+        or start.log_change
+        or (yield from _is_ahead_in_other_log(attempt, start, partition, decided=end))
+    ):
+        return start
     same_until = yield from _same_until_in_range(attempt, start, first=first, end=end)
     if loaded is None:
         if same_until is None and attempt.settings.reset == "error":
@@ -76,7 +80,11 @@ def start_in_the_log(attempt: Attempt, start: Start, partition: Partition) -> St
             attempt, partition, loaded, first=first, end=min(end, known), same_until=compared_from,
             contradicted_at=None if start.log_change is None else start.log_change.contradicted_at,
         )  # fmt: skip
-        partition.begin_with(_cut_back(partition, loaded, common))
+        kept = common
+        if compared_from is not None and start.log_change is None:
+            # The epoch of the commit speaks for the group: another host may have gone on in this log before.
+            kept = yield from _end_of_store(attempt, partition, loaded, first=first, end=common)
+        partition.begin_with(_cut_back(partition, loaded, kept))
     # An unknown log is read from its first record, even where that lies after the committed offset.
     offset = common if loaded is None and same_until is None else min(start.offset, common)
     detail = f"offset {known} was completed or committed, the log ends at {end}"
@@ -91,6 +99,62 @@ def start_in_the_log(attempt: Attempt, start: Start, partition: Partition) -> St
         metadata = replace(metadata, epoch=None)
     acknowledged = None if start.acknowledged is None else min(start.acknowledged, offset)
     return replace(start, offset=offset, metadata=metadata, must_commit_first=True, acknowledged=acknowledged)
+
+
+def _is_ahead_in_other_log(
+    attempt: Attempt, start: Start, partition: Partition, *, decided: int
+) -> Steps[bool]:
+    """Whether a store has completed more than the group committed, and in another log.
+
+    A store of another log that has not is cut back here, if it ends where the group stands: nothing is replayed then.
+    Else the replay compares the last record that the store completed.
+    """
+    loaded = partition.loaded
+    if loaded is None or start.reopened:
+        return False
+    if loaded.progress.completed_end > start.offset or start.by_reset:
+        return (yield from _is_other_log(attempt, partition, loaded, decided=decided))
+    if loaded.progress.high == start.offset and (
+        yield from _is_other_log(attempt, partition, loaded, decided=decided)
+    ):
+        yield from cut_store_back(attempt, partition, loaded)
+    return False
+
+
+def cut_store_back(attempt: Attempt, partition: Partition, loaded: Loaded) -> Steps[None]:
+    """Cut a store back to the records that the log still has; the group's commit is of this log, and stays.
+
+    Another host has gone on in the log that took the other's place. What it has completed there is replayed, as on a
+    host without a store.
+    """
+    progress = loaded.progress
+    first, end = attempt.client.bounds(partition.topic, partition.partition)
+    # The logs differ at the last completed record, or before it.
+    last = progress.completed_end if progress.witness is None else progress.witness.offset
+    end = max(first, min(end, progress.high, last))
+    common = yield from _end_of_store(attempt, partition, loaded, first=first, end=end)
+    partition.begin_with(_cut_back(partition, loaded, common))
+    detail = (
+        f"from {common} on this host has handled a log that the broker no longer has; another host went on"
+    )
+    attempt.engine.tell(attempt.event("log-truncated", detail))
+
+
+def _end_of_store(
+    attempt: Attempt, partition: Partition, loaded: Loaded, *, first: int, end: int
+) -> Steps[int]:
+    """Return up to which offset, at most ``end``, the log has the records that the store completed."""
+    same_until = None
+    if loaded.progress.epoch is not None:
+        with attempt.reader() as reader:
+            same_until = yield from reader.same_until(end, loaded.progress.epoch)
+    return (
+        yield from _common_end(
+            attempt, partition, loaded, first=first, end=end, contradicted_at=None,
+            # If no later epoch began, other records in the places of lost ones have the same: a restored broker's.
+            same_until=None if same_until is None or same_until >= end else max(first, same_until),
+        )
+    )  # fmt: skip
 
 
 def _bounds_once_decided(attempt: Attempt, start: Start, partition: Partition) -> Steps[tuple[int, int]]:
@@ -224,14 +288,20 @@ def check_witness(attempt: Attempt, witness: Witness, partition: Partition) -> S
             return WitnessCheck(None if witness.offset < first else False)
         for batch in reader.slices(witness.offset, witness.offset + 1, attempt.engine.keys):
             if batch is not None and batch.offsets:
-                key = batch.digests[0]
-                digest = partition.keys.digest_of(key)
-                found = Witness.of(batch.offsets[0], int(batch.timestamps[0]), digest)
-                # A source does not store a timestamp from the future: -1 stands for any.
-                same = found.check == witness.check and witness.timestamp_ms in (-1, found.timestamp_ms)
-                return WitnessCheck(same, batch.epoch)
+                return WitnessCheck(not is_contradicted(witness, batch, partition), batch.epoch)
             yield None
     return WitnessCheck(None)
+
+
+def is_contradicted(witness: Witness, batch: Slice, partition: Partition) -> bool:
+    """Whether a batch has another record than the completed one at its offset; False where it has none there."""
+    row = bisect_left(batch.offsets, witness.offset)
+    if batch.offsets[row : row + 1] != [witness.offset]:
+        return False
+    digest = partition.keys.digest_of(batch.digests[row])
+    found = Witness.of(witness.offset, int(batch.timestamps[row]), digest)
+    # A source does not store a timestamp from the future: -1 stands for any.
+    return found.check != witness.check or witness.timestamp_ms not in (-1, found.timestamp_ms)
 
 
 def read_witness(

@@ -30,12 +30,14 @@ from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.attempt import Attempt
 from dedup_sdk._kafka.recover.history import check_log_if_needed, start_plan, valid_history
-from dedup_sdk._kafka.recover.log_check import find_log_cut
+from dedup_sdk._kafka.recover.log_check import cut_store_back, find_log_cut
 from dedup_sdk._kafka.recover.replay import replay
 from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._kafka.recover.snapshot import start_from_snapshot
 from dedup_sdk._kafka.recover.store import Opened, open_store
+from dedup_sdk._marks import Witness
 from dedup_sdk._masking import counted
+from dedup_sdk._store.protocol import Loaded
 
 
 def recover(
@@ -61,6 +63,7 @@ def recover(
     partition = opened.partition
     start, done_epoch = yield from valid_history(attempt, recovering.start, partition)
     while True:
+        loaded = partition.loaded
         plan = start_plan(partition, start, client, policy)
         notes: list[str] = []
         cut: LogChange | None = None
@@ -71,6 +74,9 @@ def recover(
             plan, notes, cut = yield from _fill(attempt, start, opened, plan)
             if cut is None:
                 break
+            if cut.of_store and loaded is not None:
+                yield from cut_store_back(attempt, partition, loaded)
+                continue
             # The log was cut during the replay: some of the replayed records may never have been handled.
             partition.begin_with(None)
         change = cut if start.log_change is None else start.log_change._replace(same_until=cut.same_until)
@@ -111,13 +117,20 @@ def _fill(
         commits.forget_move()
         commits.ask_again()
     _keep_history(attempt, start, plan, partition.terms.rule)
+    witness = _witness_before_tail(plan, partition.loaded)
     plan, notes = yield from _start_with_marks(attempt, start, opened, plan)
     if plan.replay_to <= plan.replay_from:
         return plan, notes, None
     with attempt.reader() as reader:
-        cut = yield from replay(attempt, partition, plan, reader)
+        cut = yield from replay(attempt, partition, plan, reader, witness)
     notes.append(f"replayed {counted(recovering.replayed, 'record')}")
     return plan, notes, cut or (yield from find_log_cut(attempt, start))
+
+
+def _witness_before_tail(plan: StartPlan, loaded: Loaded | None) -> Witness | None:
+    """Return the last record that the store completed, where the replay goes on from what the store has."""
+    goes_on = loaded is not None and plan.keep and plan.replay_from == loaded.progress.high
+    return loaded.progress.witness if goes_on and loaded is not None else None
 
 
 def _keep_history(attempt: Attempt, start: Start, plan: StartPlan, rule: str) -> None:

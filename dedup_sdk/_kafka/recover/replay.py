@@ -15,8 +15,10 @@ from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assign.assignment import Steps, Wait
 from dedup_sdk._kafka.assign.start import LogChange
-from dedup_sdk._kafka.client.reader import TailReader
+from dedup_sdk._kafka.client.reader import Slice, TailReader
 from dedup_sdk._kafka.recover.attempt import Attempt
+from dedup_sdk._kafka.recover.log_check import is_contradicted
+from dedup_sdk._marks import Witness
 from dedup_sdk._window import length_text
 
 logger = logging.getLogger("dedup_sdk")
@@ -32,11 +34,12 @@ TELL_EVERY_S = 5.0
 
 
 def replay(
-    attempt: Attempt, partition: Partition, plan: StartPlan, reader: TailReader
+    attempt: Attempt, partition: Partition, plan: StartPlan, reader: TailReader, witness: Witness | None
 ) -> Steps[LogChange | None]:
     """Fold the IDs of the tail into the marks.
 
-    Return how the log was cut if it ends below the tail's end, or has records of a later leader epoch in it; else None.
+    Return how the log was cut if it ends below the tail's end, has records of a later leader epoch in it, or has
+    another record than ``witness``, the last one that the store completed; else None.
     """
     first, decided = reader.bounds()
     last = decided if plan.replay_to <= decided else reader.log_end()
@@ -50,17 +53,26 @@ def replay(
         return None
     begin = yield from _replay_begin(partition, plan, reader, first)
     attempt.begin(f"replaying offsets {begin} to {plan.replay_to}")
-    return (yield from _fold(attempt, partition, plan, reader, begin))
+    if witness is not None and witness.offset < first:
+        witness = None
+    return (yield from _fold(attempt, partition, plan, reader, begin, witness))
 
 
 def _fold(
-    attempt: Attempt, partition: Partition, plan: StartPlan, reader: TailReader, begin: int
+    attempt: Attempt,
+    partition: Partition,
+    plan: StartPlan,
+    reader: TailReader,
+    begin: int,
+    witness: Witness | None,
 ) -> Steps[LogChange | None]:
     watch = ReplayWatch(f"{partition.topic}[{partition.partition}]", begin, plan.replay_to, attempt.progress)
     recovering = attempt.recovering
     epoch, reached, heard = recovering.start.leader_epoch, begin, time.monotonic()
     recovering.reached = begin, plan.replay_to
-    for batch in reader.slices(begin, plan.replay_to, attempt.engine.keys):
+    # The record before the tail comes with the first fetch, so that to compare it takes no request.
+    read_from = begin if witness is None else min(begin, witness.offset)
+    for batch in reader.slices(read_from, plan.replay_to, attempt.engine.keys):
         if attempt.is_over:
             _start_without_replay(attempt, partition, plan)
             return None
@@ -68,16 +80,16 @@ def _fold(
             # The broker is away, or the log has many aborted records here: other recoveries go first.
             yield Wait(SILENT_RETRY_S, "broker") if time.monotonic() - heard >= SILENT_S else None
             continue
-        if epoch is not None and batch.epoch is not None and batch.epoch > epoch:
-            # Stop before this batch is folded: later its records could not be told from handled ones.
-            return LogChange(batch.offsets[0])
-        partition.fold(batch.offsets, batch.timestamps, batch.digests, batch.end)
-        reached, heard = batch.end, time.monotonic()
+        part = _part_to_fold(batch, begin, epoch, witness, partition)
+        if isinstance(part, LogChange):
+            return part
+        partition.fold(part.offsets, part.timestamps, part.digests, part.end)
+        reached, heard = part.end, time.monotonic()
         recovering.reached = reached, plan.replay_to
-        if batch.offsets:
-            recovering.replayed += len(batch.offsets)
+        if part.offsets:
+            recovering.replayed += len(part.offsets)
             attempt.assigned.retry.silent_since = 0.0
-        watch.note(batch.end)
+        watch.note(part.end)
         attempt.engine.trim()
         yield None
         while partition.writer.disk_full and attempt.policy.on_full_disk == "pause":
@@ -88,6 +100,19 @@ def _fold(
     if partition.flight.high < plan.replay_to:
         partition.fold([], np.empty(0, np.int64), [], plan.replay_to)
     return None
+
+
+def _part_to_fold(
+    batch: Slice, begin: int, epoch: int | None, witness: Witness | None, partition: Partition
+) -> Slice | LogChange:
+    """Return the part of a batch from ``begin`` on, or how the log differs from that of the commit or the store."""
+    if witness is not None and is_contradicted(witness, batch, partition):
+        return LogChange(of_store=True)
+    part = batch.beginning_at(begin)
+    if epoch is not None and part.epoch is not None and part.epoch > epoch:
+        # Stop before this batch is folded: later its records could not be told from handled ones.
+        return LogChange(part.offsets[0])
+    return part
 
 
 def _start_without_replay(attempt: Attempt, partition: Partition, plan: StartPlan) -> None:

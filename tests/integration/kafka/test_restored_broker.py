@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-KEPT, LOST, OTHERS = numbers(0, 80), numbers(80, 100), numbers(200, 230)
+KEPT, LOST, OTHERS, LATER = numbers(0, 80), numbers(80, 100), numbers(200, 230), numbers(300, 310)
+LOOKUP, LAST_ID = lookup(), LastId(id=header("dedup-id"), order=integer(), reorder_depth=200)
 
 
 def send(kafka: LocalKafka, ids: Iterable[str]) -> None:
@@ -33,6 +34,24 @@ def send(kafka: LocalKafka, ids: Iterable[str]) -> None:
     assert producer.flush(30) == 0
 
 
+def restore(kafka: LocalKafka, backup: Path, restarts: int = 0) -> None:
+    """Put the disk of a running broker back to its backup; each restart begins a leader epoch."""
+    kafka.kill()
+    shutil.rmtree(kafka.log.parent)
+    shutil.copytree(backup, kafka.log.parent)
+    kafka.start()
+    for _ in range(restarts):
+        kafka.kill()
+        kafka.start()
+
+
+def back_up(kafka: LocalKafka, backup: Path) -> None:
+    """Copy the disk of a running broker."""
+    kafka.kill()
+    shutil.copytree(kafka.log.parent, backup)
+    kafka.start()
+
+
 def handle(kafka: LocalKafka, store: Path, count: int, dedup: Lookup | LastId) -> list[str]:
     """Handle so many messages, and leave."""
     with make_consumer(kafka.bootstrap, "g", store, dedup=dedup) as consumer:
@@ -41,11 +60,7 @@ def handle(kafka: LocalKafka, store: Path, count: int, dedup: Lookup | LastId) -
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "dedup",
-    [lookup(), LastId(id=header("dedup-id"), order=integer(), reorder_depth=200)],
-    ids=["lookup", "last-id"],
-)
+@pytest.mark.parametrize("dedup", [LOOKUP, LAST_ID], ids=["lookup", "last-id"])
 def test_nothing_of_a_restored_broker_is_hidden(tmp_path: Path, dedup: Lookup | LastId) -> None:
     """80 messages are handled, then 20 more.
 
@@ -53,17 +68,35 @@ def test_nothing_of_a_restored_broker_is_hidden(tmp_path: Path, dedup: Lookup | 
     """
     with LocalKafka() as kafka:
         kafka.create_topic("orders")
-        folder, backup = kafka.log.parent, tmp_path / "backup"
         send(kafka, KEPT)
         assert handle(kafka, tmp_path / "store", 80, dedup) == KEPT
-        kafka.kill()
-        shutil.copytree(folder, backup)
-        kafka.start()
+        back_up(kafka, tmp_path / "backup")
         send(kafka, LOST)
         assert handle(kafka, tmp_path / "store", 20, dedup) == LOST
-        kafka.kill()
-        shutil.rmtree(folder)
-        shutil.copytree(backup, folder)
-        kafka.start()
+        restore(kafka, tmp_path / "backup")
         send(kafka, OTHERS)
         assert handle(kafka, tmp_path / "store", 30, dedup) == OTHERS
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("count", "restarts", "dedup"),
+    [(30, 0, LOOKUP), (30, 2, LOOKUP), (15, 0, LOOKUP), (30, 0, LAST_ID)],
+    ids=["same-epoch", "later-epoch", "commit-below-the-store", "last-id"],
+)
+def test_a_host_counts_nothing_of_the_old_log_where_another_one_went_on(
+    tmp_path: Path, count: int, restarts: int, dedup: Lookup | LastId
+) -> None:
+    """Another host handles messages in the places of the lost ones: their copies are hidden on the first host, too."""
+    with LocalKafka() as kafka:
+        kafka.create_topic("orders")
+        send(kafka, KEPT)
+        assert handle(kafka, tmp_path / "one", 80, dedup) == KEPT
+        back_up(kafka, tmp_path / "backup")
+        send(kafka, LOST)
+        assert handle(kafka, tmp_path / "one", 20, dedup) == LOST
+        restore(kafka, tmp_path / "backup", restarts)
+        send(kafka, OTHERS[:count])
+        assert handle(kafka, tmp_path / "another", count, dedup) == OTHERS[:count]
+        send(kafka, [*OTHERS[:count], *LATER])
+        assert handle(kafka, tmp_path / "one", len(LATER), dedup) == LATER

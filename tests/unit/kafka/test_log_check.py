@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import (
+    MemoryStore,
     PartitionEvent,
     RecoveryError,
     VerdictKind,
@@ -407,3 +408,78 @@ def test_a_store_that_was_cut_back_commits_nothing_of_a_broker_that_was_restored
     second.leave()
     elsewhere = Machine(cluster).handle_all()
     assert [offset for offset, _ in elsewhere if offset >= 2] == [2, 3, 4]
+
+
+_REPLACED = [*LOG[:2], b"u", b"v", b"w", b"x", b"y", b"z"]
+"""The log of a restored broker, longer than the one before."""
+
+
+def replaced(committed: int) -> tuple[Cluster, MemoryStore]:
+    """The disk of a machine that has handled the log before; another host has handled the new one up to an offset."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log[:] = _REPLACED
+    cluster.committed = TopicPartition(TOPIC, 0, committed, text_at(committed, epoch=0, after=cluster))
+    return cluster, memory
+
+
+@pytest.mark.parametrize("committed", [4, 5, 7, 8])
+def test_a_host_counts_nothing_of_a_log_that_another_host_saw_replaced(committed: int) -> None:
+    """Copies of all that the other one has handled there are hidden, wherever the commit lies; nothing comes again."""
+    cluster, memory = replaced(committed)
+    cluster.log[committed:] = _REPLACED[2:committed]
+
+    machine = Machine(cluster, memory)
+    assert machine.handle_all() == []
+    assert [(event.name, event.offset) for event in machine.listener.seen] == [("log-truncated", committed)]
+
+
+def test_the_leader_epoch_of_a_commit_at_the_end_of_a_store_tells_of_another_log() -> None:
+    """No record is replayed there, whose offset could be compared."""
+    cluster = Cluster([*LOG])
+    first = Machine(cluster)
+    first.handle_all()
+    first.up_to_date().flight.note_epoch(3)
+    first.leave()
+    cluster.log[2:] = [*_REPLACED[2:6], b"u"]
+    cluster.committed = TopicPartition(TOPIC, 0, 6, text_at(6, epoch=5, after=cluster))
+    cluster.ends = {3: 2}
+
+    machine = Machine(cluster, first.memory)
+    assert machine.handle_all() == []
+    assert [event.name for event in machine.listener.seen] == ["log-truncated"]
+
+
+def test_a_host_compares_records_that_it_completed_out_of_order() -> None:
+    """The last of these lies in the middle of the replay."""
+    cluster = Cluster([*LOG])
+    first = Machine(cluster)
+    held, offsets = first.up_to_date(), list(range(6))
+    held.admit(offsets, cluster.timestamps(0, 6), ids_of(cluster, 0, 6), offsets, discard_unkeyed=False)
+    held.complete([0, 5])
+    first.leave()
+    cluster.log[:] = [*LOG[:5], b"x", b"y", b"x"]
+    cluster.committed = TopicPartition(TOPIC, 0, 7, text_at(7, after=cluster))
+
+    machine = Machine(cluster, first.memory)
+    assert machine.handle_all() == []
+    assert [event.name for event in machine.listener.seen] == ["log-truncated"]
+
+
+def test_the_log_of_another_host_that_went_on_is_no_event() -> None:
+    """Whether the last record that this one completed is still there, or compaction has taken it."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log += [b"g", b"h"]
+    cluster.committed = TopicPartition(TOPIC, 0, 8, text_at(8, after=cluster))
+    machine = Machine(cluster, memory)
+    assert machine.handle_all() == []
+    machine.leave()
+    assert machine.listener.seen == []
+    cluster.log += [b"i", b"j", b"g"]
+    cluster.committed = TopicPartition(TOPIC, 0, 10, text_at(10, after=cluster))
+    cluster.first = 9
+
+    machine = Machine(cluster, machine.memory)
+    assert machine.handle_all() == []
+    assert machine.listener.seen == []
