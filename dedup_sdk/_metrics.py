@@ -28,7 +28,7 @@ EventName = Literal[
     "unit-crosses", "recovery-started", "recovery-progress", "recovery-ended", "rewound", "store-damaged",
 ]  # fmt: skip
 Hindrance = Literal[
-    "offsets", "broker", "lock", "transaction", "beginning", "store", "backlog", "elsewhere", "outage",
+    "offsets", "broker", "lock", "transaction", "beginning", "commits", "store", "backlog", "elsewhere", "outage",
     "uncompleted", "failed", "paused", "uncovered",
 ]  # fmt: skip
 SharedName = Literal["claimed", "unasked", "refused", "lapsed", "foreign", "outages", "forgotten"]

@@ -105,7 +105,7 @@ class Health:
 
     - ``live``: False if only a restart of the process helps.
     - ``ready``: False while the consumer delivers nothing, or less: it has no assignment yet, assigned partitions
-      recover, no broker answers, or it is closed. Also False if it is not ``live``.
+      recover, the broker refuses commits, no broker answers, or it is closed. Also False if it is not ``live``.
     - ``reasons``: sentences that say why, each with the next step; empty if it is ready.
     - ``closed``: True once the consumer is closed: nothing of it changes any more.
     """

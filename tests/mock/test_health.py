@@ -7,7 +7,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from dedup_sdk import Health, MemoryStore
 from dedup_sdk._kafka.assign import health
@@ -280,3 +280,23 @@ def test_statuses_show_the_group_s_offset_and_the_lag(make: Make, send: Send, ka
     consumer.commit(asynchronous=False)
     [status] = consumer.partition_statuses
     assert (status.committed, status.lag, status.in_flight, status.waiting) == (4, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.GROUP_AUTHORIZATION_FAILED]
+)
+def test_commits_that_are_refused_make_a_consumer_unready(
+    make: Make, send: Send, kafka: MockKafka, code: int
+) -> None:
+    """Messages are delivered meanwhile. Once the broker takes a commit again, nothing is left of the refusal."""
+    send("a")
+    consumer = make("orders", config={"auto.commit.interval.ms": 50})
+    wait_for(consumer, lambda: consumer.health() == Health(live=True, ready=True, reasons=()), "it is ready")
+    kafka.push_errors("OffsetCommit", code, 3)
+    wait_for(consumer, lambda: not consumer.health().ready, "a commit is refused")
+    [status] = consumer.partition_statuses
+    assert (status.state, status.hindrances) == ("active", ("commits",))
+    [reason] = consumer.health().reasons
+    assert "orders[0] (new, commits) is delivered, but the broker refuses the commits" in reason
+    wait_for(consumer, lambda: consumer.health().ready, "a commit is accepted")
+    assert consumer.partition_statuses[0].hindrances == ()

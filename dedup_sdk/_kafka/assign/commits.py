@@ -31,6 +31,11 @@ logger = logging.getLogger("dedup_sdk")
 
 Coordinates = tuple[str, int]
 _TOO_LONG: Final = KafkaError.OFFSET_METADATA_TOO_LARGE
+_FOR_GOOD: Final = frozenset({
+    _TOO_LONG, KafkaError.INVALID_COMMIT_OFFSET_SIZE,
+    KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED,
+})  # fmt: skip
+"""Errors that each further commit meets until somebody changes a setting or a right of the broker."""
 
 
 class Beginning(Enum):
@@ -61,6 +66,8 @@ class CommitState:
     """Whether the group's commit says where the partition's history begins."""
     is_new_group: bool = False
     """Whether the group is known to have no commit of the partition."""
+    is_refused: bool = False
+    """Whether the broker refused the last answered commit for a reason that stays."""
     before_move: TopicPartition | None = None
     """After a move, until a message comes from the new place: the commit of what was completed before it."""
 
@@ -423,7 +430,9 @@ class Commits:
                 answer = self._client.commit_until(offsets, until, in_any_case=self.are_last and not by_hand)
         except KafkaException as error:
             self._reset_refused(offsets, asynchronous=asynchronous)
-            if error.args[0].code() != _TOO_LONG or not (shorter := self._without_done(offsets)):
+            code = error.args[0].code()
+            if code != _TOO_LONG or not (shorter := self._without_done(offsets)):
+                self._note_refusal(offsets, code)
                 raise
             return self.exactly(shorter, asynchronous=asynchronous, until=until)
         if answer is None:
@@ -453,6 +462,10 @@ class Commits:
             self._count_failure(tp)
             if asynchronous:
                 self._unanswered.discard((tp.topic, tp.partition))
+
+    def _note_refusal(self, offsets: list[TopicPartition], code: int) -> None:
+        for tp in offsets:
+            self._assigned[tp.topic, tp.partition].commits.is_refused = code in _FOR_GOOD
 
     def _count_failure(self, tp: TopicPartition) -> None:
         self._sent_at.pop((tp.topic, tp.partition), None)
@@ -494,8 +507,8 @@ class Commits:
                 continue
             refusal = tp.error or error
             if refusal is not None:
-                if _TOO_LONG in {each.code() for each in (error, tp.error) if each is not None}:
-                    self._without_done([tp])
+                is_shortened = refusal.code() == _TOO_LONG and bool(self._without_done([tp]))
+                assigned.commits.is_refused = refusal.code() in _FOR_GOOD and not is_shortened
                 assigned.commits.ask_again()
                 self._count_failure(tp)
                 if self._is_outside(assigned, refusal):
@@ -512,7 +525,7 @@ class Commits:
                     extra={"event": "commit-refused"},
                 )
                 continue
-            assigned.commits.is_new_group = False
+            assigned.commits.is_new_group = assigned.commits.is_refused = False
             if not (assigned.is_placed and self._is_beginning(tp)):
                 assigned.commits.confirmed = tp.offset
             partition = assigned.engine_partition

@@ -188,6 +188,7 @@ def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, 
         ("offsets", isinstance(assigned.phase, Asking)),
         (waits_for, recovers and waits_for != "store"),
         ("beginning", recovers and recovered is not None),
+        ("commits", assigned.commits.is_refused),
         ("store", waits_for == "store" or (partition is not None and partition.writer.disk_full)),
         ("backlog", Pause.BACKLOG in assigned.pauses),
         *[(each, True) for each in of_gates],
@@ -328,7 +329,12 @@ def health_of(asked: Asked, statuses: Sequence[PartitionStatus], watch: FetchWat
         )
         return Health(live=False, ready=False, reasons=(reason,))
     dead = [*_not_asked(asked, now), *_not_fetched(watch.stopped, now)]
-    unready = [*_not_assigned(asked), *_recovering(statuses), *_silent(watch.silent_since, now)]
+    unready = [
+        *_not_assigned(asked),
+        *_recovering(statuses),
+        *_refused(statuses),
+        *_silent(watch.silent_since, now),
+    ]
     return Health(live=not dead, ready=not (dead or unready), reasons=(*dead, *unready))
 
 
@@ -371,6 +377,15 @@ def _recovering(statuses: Sequence[PartitionStatus]) -> Iterator[str]:
         yield (
             f"{_listed(behind)} not up to date, and not delivered yet: wait; if this stays, look up the hindrance in "
             "the reference"
+        )
+
+
+def _refused(statuses: Sequence[PartitionStatus]) -> Iterator[str]:
+    refused = [each for each in statuses if each.state != "recovering" and "commits" in each.hindrances]
+    if refused:
+        yield (
+            f"{_listed(refused)} delivered, but the broker refuses the commits, so that another host gets the messages "
+            "again: raise offset.metadata.max.bytes to 4096, or give the group its rights; the log has the error"
         )
 
 

@@ -102,3 +102,17 @@ def test_a_broker_that_takes_only_short_texts_gets_one(tmp_path: Path, *, asynch
         assert (metadata.done, len(now.metadata or "") <= _SHORT) == (None, True)
         assert first.counters.left_out == 4
         assert world.rest("two") == numbers(5, 10)
+
+
+@pytest.mark.slow
+def test_a_broker_that_takes_no_text_makes_the_consumer_unready(tmp_path: Path) -> None:
+    """Its ``offset.metadata.max.bytes`` has room for where a group begins, and for the text of no later commit."""
+    with LocalKafka(config={"offset.metadata.max.bytes": "100"}) as kafka, ExitStack() as stack:
+        world = World(kafka.bootstrap, kafka.create_topic("orders"), "g", tmp_path, stack)
+        world.send(*numbers(0, 10))
+        consumer = world.consumer("one", config={"auto.commit.interval.ms": 100})
+        assert values(poll_some(consumer, 10)) == numbers(0, 10)
+        wait_for(consumer, lambda: not consumer.health().ready, "a commit is refused")
+        [reason] = consumer.health().reasons
+        assert "raise offset.metadata.max.bytes to 4096" in reason
+        assert consumer.partition_statuses[0].hindrances == ("commits",)
