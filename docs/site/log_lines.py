@@ -270,8 +270,8 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "_kafka/recover/scheduler.py", "recovery-repeated",
-            "A broker did not answer during the recovery. If it stays, check the partition's leader and the rights of "
-            "the user.",
+            "A broker did not answer during the recovery, or retention overtook it: coverage begins later then. If it "
+            "stays, check the partition's leader and the rights of the user.",
         ),
         Line(
             "_kafka/recover/scheduler.py", "group-offsets-unknown",

@@ -1,4 +1,4 @@
-"""A log that ends before the place up to which recovery reads it: it was cut, and may never grow again."""
+"""A log that ends before the place up to which recovery reads it, or begins behind the place that it reads next."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
-from dedup_sdk import header
+from dedup_sdk import MemoryStore, PartitionEvent, VerdictEvent, header
 from dedup_sdk._kafka.client import reader as reader_module
 from dedup_sdk._kafka.client.reader import Readers, TailReader
 from dedup_sdk._kafka.client.settings import client_settings
+from tests.support.consuming import numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dedup_sdk.testing import MockKafka
-    from tests.mock.conftest import Send
+    from tests.mock.conftest import Make, Send
 
 SPEC = header("dedup-id")
 BEYOND = 10
@@ -129,3 +130,35 @@ def test_a_replay_reads_each_record_once(
     assert read(opened, 0, 20) == [*range(20)]
     opened.close()
     readers.close()
+
+
+class Retention:
+    """An observer that deletes records when a replay is about to read them."""
+
+    def __init__(self, kafka: MockKafka, before: int) -> None:
+        self._kafka, self._before = kafka, before
+
+    def __call__(self, event: VerdictEvent) -> None:
+        """Let a verdict pass."""
+
+    def partition_event(self, event: PartitionEvent) -> None:
+        """Delete the records, once."""
+        if event.name == "recovery-started":
+            self._kafka.delete_records(event.topic, event.partition, self._before)
+
+
+@pytest.mark.parametrize("before", [6, 10])
+def test_retention_that_overtakes_a_replay_has_coverage_begin_later(
+    make: Make, send: Send, kafka: MockKafka, caplog: pytest.LogCaptureFixture, before: int
+) -> None:
+    """No call raises: IDs of deleted records are in doubt, as if the log had begun there before."""
+    send(*numbers(0, 10))
+    with make("orders") as first:
+        assert values(poll_some(first, 10)) == numbers(0, 10)
+    second = make("orders", store=MemoryStore(), observers=[Retention(kafka, before)])
+    assert poll_quiet(second) == []
+    assert "recovery-repeated" in {getattr(record, "event", None) for record in caplog.records}
+    assert second.partition_statuses[0].hindrances == ("uncovered",)
+    send("1", "9", "new")
+    assert values(poll_quiet(second)) == (["1", "9", "new"] if before == 10 else ["1", "new"])
+    assert second.counters.verdicts["fresh"] == 0

@@ -39,7 +39,7 @@ _MUTATORS: Final = frozenset({
     "popitem", "popleft", "remove", "reverse", "setdefault", "sort", "update",
 })  # fmt: skip
 """Methods that change a list, deque, dictionary or set."""
-_EXCEPTIONS: Final = frozenset({"ConfigurationError", "BatchFailedError", "InboxError"})
+_EXCEPTIONS: Final = frozenset({"ConfigurationError", "BatchFailedError", "InboxError", "RecoveryError"})
 """Errors that are raised themselves, and have one kind of their own."""
 
 

@@ -156,6 +156,10 @@ def _close_all(readers: Sequence[Consumer]) -> None:
         reader.close()
 
 
+class HistoryGoneError(RecoveryError):
+    """Records that were to be read are gone from the log, which begins later by now: retention has deleted them."""
+
+
 class Slice(NamedTuple):
     """The records ``[start, end)`` of a replay as columns; ``end`` is a position, so holes in the log are included.
 
@@ -235,10 +239,10 @@ class TailReader:
     def slices(self, start: int, end: int, spec: ReadsKeys) -> Iterator[Slice | None]:
         """Yield the records of ``[start, end)`` in slices, None while nothing has arrived.
 
-        A step takes a few milliseconds. Ends when the position reaches ``end``; the last record does not show the
-        end, because compaction and transaction markers leave holes. Ends earlier where the log was truncated below
-        ``end``. Raises `RecoveryError` when the broker refuses. While the broker is silent it waits, and logs a
-        warning a minute.
+        A step takes a few milliseconds. Ends when the position reaches ``end``; the last record does not show the end,
+        because compaction and transaction markers leave holes. Ends earlier where the log was truncated below ``end``.
+        Raises `HistoryGoneError` where retention overtakes it, `RecoveryError` when the broker refuses. While the
+        broker is silent it waits, and logs a warning a minute.
         """
         self._read_from(start, end)
         position = start
@@ -303,7 +307,10 @@ class TailReader:
         return bool(message.partition() == self._partition and message.topic() == self._topic)
 
     def _position_after(self, message: Any) -> int:
-        """Return the position that an event proves, -1 for none; raise `RecoveryError` for a permanent error."""
+        """Return the position that an event proves, -1 for none; raise `RecoveryError` for a permanent error.
+
+        `HistoryGoneError` where the log begins above the position, and has not ended below the end of the read.
+        """
         if message.topic() is not None and not self._is_ours(message):
             return -1
         error = message.error()
@@ -314,6 +321,7 @@ class TailReader:
             self._truncated = diverged_at(error.str()) is not None or self.bounds()[1] < self._end
             if self._truncated:
                 return -1
+            raise HistoryGoneError(f"{self._topic}[{self._partition}]: the replay was refused: {error}")
         if error.retriable() or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):  # noqa: SLF001
             return -1
         raise RecoveryError(f"{self._topic}[{self._partition}]: the replay was refused: {error}")

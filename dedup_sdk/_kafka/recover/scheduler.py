@@ -27,6 +27,7 @@ from dedup_sdk._kafka.assign.commits import Beginning
 from dedup_sdk._kafka.client.client import Client
 from dedup_sdk._kafka.client.client_errors import is_retriable
 from dedup_sdk._kafka.client.guards import CallbackErrors
+from dedup_sdk._kafka.client.reader import HistoryGoneError
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.backoff import LOOK_S, silent_s
 from dedup_sdk._kafka.recover.recovery import recover
@@ -162,22 +163,29 @@ class RecoveryLoop:
             self._tell_store_refused(assigned, error)
             assigned.retry.hindrance = "store"
             return
+        if isinstance(error, HistoryGoneError):
+            # As if the log had begun there when this attempt began: the next one has coverage begin later.
+            assigned.retry.at = now
+            self._warn_of_repetition(assigned, error)
+            return
         if isinstance(error, KafkaException) and (
             is_retriable(error) or (_is_unknown_topic(error) and silent_s(assigned.retry, now) <= UNKNOWN_S)
         ):
             self._session.backoff.failed(assigned)
-            logger.warning(
-                "%s[%d]: recovery is repeated later: %s",
-                assigned.topic,
-                assigned.partition,
-                error,
-                extra={"event": "recovery-repeated"},
-            )
+            self._warn_of_repetition(assigned, error)
         elif isinstance(error, KafkaException) and _is_unknown_topic(error):
             event = f"topic {shown(assigned.topic)} is unknown to the broker: {error}"
             self._callback_errors.keep(RecoveryError(f"{event}; does it exist, and may the group read it?"))
         else:
             self._callback_errors.keep(error)
+
+    @staticmethod
+    def _warn_of_repetition(assigned: Assigned, error: Exception) -> None:
+        logger.warning(
+            "%s[%d]: recovery is repeated later: %s",
+            assigned.topic, assigned.partition, error,
+            extra={"event": "recovery-repeated"},
+        )  # fmt: skip
 
     def _tell_store_refused(self, assigned: Assigned, error: StoreUnavailableError) -> None:
         """Log that a store cannot be opened, unless a partition waits for its store already: the cause is the same."""

@@ -10,7 +10,7 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk._kafka.client.fields import MessageFields
-from dedup_sdk._kafka.client.reader import Readers, Slice, TailReader
+from dedup_sdk._kafka.client.reader import HistoryGoneError, Readers, Slice, TailReader
 from dedup_sdk._kafka.client.settings import Reset, client_settings
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids._spec import ReadsKeys
@@ -72,7 +72,7 @@ class ModelReader(TailReader):
                 )
             if position < self._log.start:
                 # Retention took it meanwhile: auto.offset.reset=error has the client say so.
-                raise RecoveryError(f"the replay was refused: {position} is out of range")
+                raise HistoryGoneError(f"the replay was refused: {position} is out of range")
             entries = self._log.read(position, _SLICE, aborted=self._uncommitted)
             position = min(end, entries[-1].offset + 1 if len(entries) == _SLICE else self._log.end)
             epoch = entries[-1].epoch if entries else epoch
