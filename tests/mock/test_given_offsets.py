@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from tests.support.consuming import committed, poll_quiet, poll_some, values
 
@@ -59,3 +59,16 @@ def test_a_commit_that_waits_for_another_outlives_a_seek(make: Make, send: Send,
     consumer.seek(TopicPartition("orders", 0, 15))
     consumer.close()
     assert committed(kafka.bootstrap, "g", "orders").offset == 10
+
+
+@pytest.mark.parametrize("offset", [OFFSET_END, 4])
+def test_an_assign_that_the_client_refuses_moves_nothing(make: Make, send: Send, offset: int) -> None:
+    """The group's protocol is cooperative: the client takes no assignment by hand beside the group's."""
+    send(*"abcdef")
+    consumer = make("orders", config={"partition.assignment.strategy": "cooperative-sticky"})
+    got = values(poll_some(consumer, 2))
+    with pytest.raises(KafkaException, match="_STATE"):
+        consumer.assign([TopicPartition("orders", 0, offset)])
+    while len(got) < 6 or got[-1] != "f":
+        got += values(poll_some(consumer, 1))
+    assert sorted({*got}) == [*"abcdef"]

@@ -21,6 +21,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 
 from dedup_sdk._commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assign.assignment import (
     ENDING,
     RECOVERING,
@@ -131,6 +132,7 @@ class Session:
 
         ``by_hand``: see `Assigned`.
         """
+        before = self._asked, self._by_hand
         self.note_asked(partitions)
         asked = {(tp.topic, tp.partition) for tp in partitions}
         self._by_hand = self._by_hand | asked if by_hand else self._by_hand - asked
@@ -151,7 +153,13 @@ class Session:
                 TopicPartition(p.topic, p.partition, s.offset if s else 0)
                 for p, s in zip(partitions, starts, strict=True)
             ]
-            self._client.assign(at, incremental=incremental)
+            try:
+                self._client.assign(at, incremental=incremental)
+            except KafkaException as error:
+                if not is_interruption(error):
+                    # A refusal changes nothing: the partitions go on as they were asked for before.
+                    self._asked, self._by_hand = before
+                raise
             self.has_assignment = True
             for tp, start, placed in zip(partitions, starts, at, strict=True):
                 assigned = Assigned(
@@ -169,7 +177,7 @@ class Session:
 
     def note_asked(self, partitions: list[TopicPartition]) -> None:
         """Note where partitions that come are to begin: after an interruption `reconcile` takes them as asked for."""
-        self._asked |= {(tp.topic, tp.partition): tp for tp in partitions}
+        self._asked = self._asked | {(tp.topic, tp.partition): tp for tp in partitions}
 
     def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
         """Fill in the starts that brokers give within `TAKE_S`: a rebalance waits for this call."""
