@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -29,8 +31,8 @@ from dedup_sdk._kafka.deliver import (
     positions,
 )
 from tests.support import inside
-from tests.support.consuming import poll_quiet, poll_some, values
-from tests.support.interrupting import Interrupted, InterruptedAt
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
+from tests.support.interrupting import Interrupted, InterruptedAt, strike_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,11 +161,22 @@ DOORS: dict[str, Callable[[DedupConsumer], list[Message]]] = {
 }
 
 
+ENDS: dict[str, Callable[[DedupConsumer], object]] = {
+    "commit": lambda consumer: consumer.commit(),
+    "consume": lambda consumer: consumer.consume(1, 0.1),
+}
+
+
 @pytest.mark.parametrize("door", DOORS)
-def test_a_commit_at_the_end_of_the_program_completes_nothing_that_nobody_got(
-    make: Make, send: Send, door: str
+@pytest.mark.parametrize("call", ENDS)
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_handler_that_ends_the_program_completes_nothing_that_nobody_got(
+    make: Make, send: Send, door: str, call: str, *, moved: bool
 ) -> None:
-    """A handler commits and raises behind the last step of a call, which has messages to return."""
+    """The handler calls, and raises, behind the last step of a call that has messages to return.
+
+    ``moved``: another thread asked for messages before.
+    """
     send(*BATCH)
 
     def left_and_came(place: int) -> tuple[int, list[str]]:
@@ -172,14 +185,20 @@ def test_a_commit_at_the_end_of_the_program_completes_nothing_that_nobody_got(
         consumer, got = make(store=store, config=config), list[str]()
 
         def end(*_: object) -> None:
-            consumer.commit()
+            with suppress(RuntimeError):
+                ENDS[call](consumer)
             raise Interrupted
 
         former = signal.signal(signal.SIGUSR1, end)
         try:
             with suppress(Interrupted), consumer:
                 consumer.assign([TopicPartition("orders", 0)])
-                got += values(poll_some(consumer, 2))
+                with ThreadPoolExecutor(1) as pool:
+                    got += values(
+                        pool.submit(lambda: poll_some(consumer, 2)).result()
+                        if moved
+                        else poll_some(consumer, 2)
+                    )
                 with InterruptedAt(place, by=signal.SIGUSR1) as strike:
                     got += values(DOORS[door](consumer))
         finally:
@@ -192,6 +211,50 @@ def test_a_commit_at_the_end_of_the_program_completes_nothing_that_nobody_got(
     places = 10_000 - left_and_came(10_000)[0]
     for place in range(max(1, places - 8), places + 1):
         assert sorted({*left_and_came(place)[1]}) == sorted(BATCH), f"place {place} of {places}"
+
+
+@pytest.mark.parametrize("config", [{}, {"enable.auto.commit": False}], ids=str)
+def test_a_commit_of_another_thread_completes_nothing_that_a_signal_drops(
+    make: Make, send: Send, config: dict[str, Any]
+) -> None:
+    """`poll` takes a message while that thread is in the middle of its commit; then a signal strikes `poll`."""
+    send(*BATCH)
+    store = MemoryStore()
+    consumer, got = make(store=store, config=config), list[str]()
+    begun, taken, committed = Event(), Event(), Event()
+
+    def wait_for_the_signal() -> None:
+        begun.set()
+        assert taken.wait(PATIENCE_S)
+
+    def commit() -> None:
+        strike_at("Batch.first_ready" if config else "Delivery.on_the_way", wait_for_the_signal)
+        consumer.commit()
+        sys.setprofile(None)
+        committed.set()
+
+    def end(*_: object) -> None:
+        taken.set()
+        assert committed.wait(PATIENCE_S)
+        raise Interrupted
+
+    former, thread = signal.signal(signal.SIGUSR1, end), Thread(target=commit)
+    try:
+        with suppress(Interrupted), consumer:
+            consumer.assign([TopicPartition("orders", 0)])
+            got += values(poll_some(consumer, 2))
+            thread.start()
+            assert begun.wait(PATIENCE_S)
+            # Behind the message's leaving of the queue.
+            with InterruptedAt(3, by=signal.SIGUSR1) as strike:
+                got += values(filter(None, [consumer.poll(5)]))
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    thread.join()
+    assert "poll" in strike.where
+    again = make(store=store, config=config)
+    again.assign([TopicPartition("orders", 0)])
+    assert sorted({*got, *values(poll_quiet(again))}) == sorted(BATCH)
 
 
 @pytest.mark.parametrize("call", ["commit", "position", "pause"])

@@ -72,3 +72,14 @@ def test_an_assign_that_the_client_refuses_moves_nothing(make: Make, send: Send,
     while len(got) < 6 or got[-1] != "f":
         got += values(poll_some(consumer, 1))
     assert sorted({*got}) == [*"abcdef"]
+
+
+def test_a_refused_assign_leaves_a_seek_in_force(make: Make, send: Send) -> None:
+    """Nothing has come from the place of the seek yet."""
+    send(*"abcdef")
+    consumer = make("orders", config={"partition.assignment.strategy": "cooperative-sticky"})
+    poll_some(consumer, 4)
+    consumer.seek(TopicPartition("orders", 0, 1))
+    with pytest.raises(KafkaException, match="_STATE"):
+        consumer.assign([TopicPartition("orders", 0, OFFSET_END)])
+    assert values(poll_some(consumer, 5)) == [*"bcdef"]

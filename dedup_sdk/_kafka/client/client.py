@@ -51,8 +51,6 @@ HAS_CLUSTER_ID: Final = hasattr(Consumer, "cluster_id")
 """Before confluent-kafka 2.16 only the metadata say it."""
 MOCK_CLUSTER: Final = "mockCluster"
 """The prefix of the IDs of librdkafka's mock clusters, which do not support topic IDs."""
-_GRACE_S: Final = 0.5
-"""Seconds beyond a time limit that the client has for an answer, after which nobody waits for it."""
 _NO_ID: Final = str(Uuid(0, 0))
 _SILENT = frozenset({
     KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._DESTROY,  # noqa: SLF001
@@ -157,10 +155,12 @@ class MetadataRequests:
 
     def coordinator_answers(self, group: str, within_s: float) -> bool:
         """Whether a group's coordinator answers in so many seconds, over a connection of this client."""
+        if within_s <= 0:
+            return False
         asked = [ConsumerGroupTopicPartitions(group)]
         [answer] = self.admin().list_consumer_group_offsets(asked, request_timeout=within_s).values()
         try:
-            answer.result(within_s + _GRACE_S)
+            answer.result(within_s)
         except KafkaException as error:
             return error.args[0].code() not in _SILENT
         except TimeoutError:

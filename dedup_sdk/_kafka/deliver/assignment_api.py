@@ -19,6 +19,11 @@ from dedup_sdk._kafka.recover.session import commit_in_group
 
 logger = logging.getLogger("dedup_sdk")
 
+_GROUP_ASSIGNS: Final = (
+    "the group has assigned partitions by a cooperative protocol: call incremental_assign() for others, seek() to move "
+    "one, or unsubscribe() before assign()"
+)
+
 
 class AssignmentApi:
     """Subscription, and assignment by the group and by hand."""
@@ -344,6 +349,9 @@ class AssignmentApi:
             self._steps.lock.until_client_free()
             if not self._steps.lock.may_change("assign"):
                 return
+            if self._settings.incremental and self._session.of_group:
+                # As the client would, and before anything is given up for the call.
+                raise KafkaException(KafkaError(KafkaError._STATE, _GROUP_ASSIGNS))  # noqa: SLF001 (that is its public name)
             self._handover.complete_all_but_last()
             self._steps.run(self._assign_by_hand, partitions)
 

@@ -96,10 +96,10 @@ class Batch:
         self.taken = len(self.messages) - len(ready)
         return out
 
-    def end_given(self) -> list[Any]:
-        """Count the given messages as ended; return those that were not before."""
+    def end_given(self, given: int | None = None) -> list[Any]:
+        """Count the given messages (or the first ``given``) as ended; return those that were not before."""
         self.count()
-        given = self.given
+        given = self.given if given is None else given
         ended, self.ended = self.messages[self.ended : given], given
         return ended
 

@@ -84,8 +84,10 @@ class OnNextCall(ByName):
 
     def commit(self, ends: Mapping[Coordinates, int | None], *, named: bool) -> Iterable[Partition]:
         """Complete the delivered messages below these offsets."""
+        # First: a message that `poll` takes meanwhile is not among these.
+        given = self._delivery.batch.given
         below = named or self._delivery.on_the_way
-        return self._delivery.complete_below(ends) if below else self._delivery.complete_given()
+        return self._delivery.complete_below(ends) if below else self._delivery.complete_given(given)
 
     def move(self) -> Iterable[Partition]:
         """Complete the messages delivered before the last call, whose own ones may be unhandled."""

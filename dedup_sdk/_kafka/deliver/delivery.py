@@ -245,18 +245,18 @@ class Delivery:
 
     # --- completing ----------------------------------------------------------------------------------------------
 
-    def complete_given(self) -> Iterable[Partition]:
+    def complete_given(self, given: int | None = None) -> Iterable[Partition]:
         """Complete all delivered messages, a batch that was delivered whole by its chunks; return their partitions.
 
-        Messages that waited for them are queued.
+        Messages that waited for them are queued. ``given``: only so many of the batch.
         """
         touched: dict[int, Partition] = {}
         if self._given:
-            given, self._given = self._given, {}
-            self._complete(given.values(), touched, (OFFERED, SINGLE))
+            alone, self._given = self._given, {}
+            self._complete(alone.values(), touched, (OFFERED, SINGLE))
         batch = self.batch
-        if batch.ready:
-            self._complete(batch.end_given(), touched, (OFFERED,))
+        if batch.ready or (given is not None and given < len(batch.messages)):
+            self._complete(batch.end_given(given), touched, (OFFERED,))
         elif batch.messages or batch.chunks:
             for partition, chunk in batch.finish():
                 touched[id(partition)] = partition
@@ -282,15 +282,18 @@ class Delivery:
 
         Messages that wait by themselves lie in none of these batches: those behind them are completed.
         """
-        completed, on_the_way = [], self.on_the_way
+        completed = []
+        # First: a message that `poll` takes meanwhile is beyond these, or on the way behind them.
+        ready = {of: self.batch.first_ready(*of) for of in ends}
+        on_the_way = self.on_the_way
         for of, end in ends.items():
             partition = self.partition_of(*of)
             if partition is None:
                 continue
             if of in on_the_way:
                 end = on_the_way[of] if end is None else min(end, on_the_way[of])  # noqa: PLW2901
-            ready = self.batch.first_ready(*of)
-            stop = partition.flight.position if ready is None else ready
+            first = ready[of]
+            stop = partition.flight.position if first is None else first
             stop = stop if end is None else min(stop, end)
             # Each of these was given, also one that lies behind messages of the batch that were not.
             alone = [message for message in self._given.values() if coordinates(message) == of]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from inspect import isgeneratorfunction
 from sys import _current_frames as current_frames
 from threading import get_ident, main_thread
 from typing import Any, Final
@@ -62,8 +63,12 @@ class Poller:
         steps: Steps,
         *,
         doors: Collection[Callable[..., Any]],
+        taking: list[bool],
     ) -> None:
-        """``doors``: the consumer's methods that return messages; its attribute ``_poller`` is this object."""
+        """``doors``: the consumer's methods that return messages; its attribute ``_poller`` is this object.
+
+        ``taking``: whether a call has messages to return, and is behind its lock, or has none.
+        """
         self._engine, self._judge, self._maintenance, self._steps = judge.engine, judge, maintenance, steps
         self._assignment, self._positions, self._writes = assignment, positions, maintenance.writes
         self._handover, self._upkeep = judge.handover, judge.upkeep
@@ -79,7 +84,9 @@ class Poller:
         self._caller: int | None = None
         self._taken: Sequence[Any] = ()
         """The thread of the last call for messages, and the messages that it has taken."""
+        self._taking = taking
         self._codes: Final = {method.__code__ for method in (*doors, Poller.messages, Poller.heartbeat)}
+        self._asking: Final = {method.__code__ for method in doors if not isgeneratorfunction(method)}
         self._delivery.look_on_the_way(self._on_the_way)
         self._survived = -1
         """How many stores had been set aside at the last `StoreCorruptError`, -1 before the first."""
@@ -101,6 +108,7 @@ class Poller:
         in_step = lock.is_mine()
         with self._mutex:
             busy = in_step or self.thread or lock.client_thread or lock.closer or self._holds_back
+            busy = busy or self._taking[0]
             if busy or lock.closed or lock.ends or me != self._main_thread or not self._assignment.asked:
                 self._refuse_or_warn(me, in_step=in_step)
             self.thread, self._refused = me, False
@@ -123,6 +131,8 @@ class Poller:
                     # Together: once this thread is no poller any more, nobody is refused for it.
                     if self._refused:
                         self._redeliver(got)
+                    # Until this call returns, no other one asks for more.
+                    self._taking[0] = bool(got)
                     self.thread = None
                 if self._maintenance.collector.paused:
                     self._maintenance.collector.resume()
@@ -134,6 +144,7 @@ class Poller:
         if not got and errors.kept is not None:
             # No interruption by itself: whoever kept it has noted one if a partition is half changed.
             errors.raise_kept()
+        self._taking[0] = False
         return got
 
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
@@ -265,8 +276,8 @@ class Poller:
 
         The call is found by the stack: a mark of ours could outlive an interruption.
         """
-        frame = None if self._caller is None else current_frames().get(self._caller)
-        taken: Sequence[Any] = ()
+        taken: Sequence[Any] = self._delivery.last_given if self._taking[0] else ()
+        frame = None if taken or self._caller is None else current_frames().get(self._caller)
         while frame is not None:
             owner = frame.f_locals.get("self") if frame.f_code in self._codes else None
             if owner is self:
@@ -288,10 +299,19 @@ class Poller:
         self._steps.lock.check_open()
         if self._steps.errors.runs_here():
             raise RuntimeError(_IN_CALLBACK)
-        if in_step or depth_in((Poller.messages, Poller.heartbeat), self) > 1:
+        if in_step or depth_in((Poller.messages, Poller.heartbeat), self) > 1 or self._calls_here() > 1:
             raise RuntimeError(_NESTED)
         if self.thread not in (None, thread) and self._is_inside(self.thread):
             raise RuntimeError(_TWO_POLLERS)
+
+    def _calls_here(self) -> int:
+        """Return how many calls for messages of the consumer this thread is inside, be they without the lock."""
+        calls, frame = 0, current_frames().get(get_ident())
+        while frame is not None:
+            is_call = frame.f_code in self._asking
+            calls += is_call and getattr(frame.f_locals.get("self"), "_poller", None) is self
+            frame = frame.f_back
+        return calls
 
     def _is_inside(self, thread: int | None) -> bool:
         """Whether a thread is in a call for messages, by its stack: an exception of a signal may have left the mark."""
@@ -308,6 +328,8 @@ class Poller:
         self._refuse(thread, in_step=in_step)
         if self._delivery.policy.completes_unnamed and is_called_by_pool():
             raise RuntimeError(_IN_POOL)
+        # An exception has left it, or another thread is about to take one: that is a second poller.
+        self._taking[0] = False
         if not self._assignment.asked:
             self._assignment.warn_not_asked()
         self.fetch_again()

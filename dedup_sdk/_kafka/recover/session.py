@@ -56,7 +56,7 @@ WAITING_SHARE: Final = 0.5
 """Share of a deadline that may be spent on waiting for others, e.g. handlers; the rest is for the steps after it."""
 _ANSWER_S: Final = 1.0
 _ASK_S: Final = 2.0
-"""Seconds for an answer over a connection that has to be opened first."""
+"""Seconds for an answer over a connection that has to be opened first, and not longer than `WAITING_SHARE` allows."""
 _LAST_STEPS_S: Final = 3.0
 """Seconds for the steps between the wait for a rebalance and the end of the client."""
 _POLL_S: Final = 0.05
@@ -404,7 +404,10 @@ class Session:
         Only where the coordinator answers others: during an outage there is nothing to wait for.
         """
         if self._closes_by < float("inf") and not self.is_held and self._settings.incremental:
-            self.is_held = self._client.requests.coordinator_answers(self._settings.group, _ASK_S)
+            left_s = (self._closes_by - time.monotonic()) * WAITING_SHARE
+            self.is_held = self._client.requests.coordinator_answers(
+                self._settings.group, min(_ASK_S, left_s)
+            )
         return self.is_held
 
     def give_back(self, partitions: Iterable[TopicPartition], until: float | None = None) -> None:
