@@ -477,12 +477,16 @@ def test_a_body_that_fails_gets_its_message_again_behind_a_hundred_events(
 
     async def main() -> list[str]:
         got = list[str]()
-        async with consumer_of("wide", config={"enable.partition.eof": True}) as consumer:
+        async with consumer_of(config={"enable.partition.eof": True}) as consumer:
+            await consumer.assign([TopicPartition("wide", 0)])
             async for message in consumer.explicit():
                 with suppress(ValueError):
                     async with consumer.once(message):
                         got += values([message])
                         if len(got) == 1:
+                            await consumer.incremental_assign(
+                                [TopicPartition("wide", n) for n in range(1, 150)]
+                            )
                             while inside.queued(consumer) < 100:  # noqa: ASYNC110 (nothing tells that)
                                 await asyncio.sleep(0.01)
                             raise ValueError
