@@ -41,6 +41,7 @@ Below = Mapping[Coordinates, int] | None
 """The offsets of partitions below which messages are meant; None: all."""
 MOST_QUEUED: Final = 1_000
 """With so many messages queued the thread fetches no more."""
+ONE_DAY_S: Final = 86_400.0
 FEW: Final = 100
 """The thread fetches when so few messages wait for the application: then many at a time, which costs less for each."""
 
@@ -156,10 +157,17 @@ class MessageBuffer:
 
     # --- the application's side ----------------------------------------------------------------------------------
 
-    async def until_changed(self) -> None:
-        """Wait until something was queued, or something else is to be looked at."""
+    async def until_changed(self, at_most_s: float = ONE_DAY_S) -> None:
+        """Wait until something was queued, or something else is to be looked at, or the time is up.
+
+        No `asyncio.timeout`: a signal at its end would leave a timer that cancels the task some time later.
+        """
         self.changed.clear()
-        await self.changed.wait()
+        timer = asyncio.get_running_loop().call_later(at_most_s, self.changed.set)
+        try:
+            await self.changed.wait()
+        finally:
+            timer.cancel()
 
     @_step
     def take(self, count: int, *, by_call: bool) -> list[Message]:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum
 from inspect import CO_ASYNC_GENERATOR, currentframe
 from types import FrameType
@@ -18,7 +18,7 @@ from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.client_errors import handle_error
 from dedup_sdk._kafka.deliver.idle import IdleClock
-from dedup_sdk.aio._buffer import MOST_QUEUED, Below, End
+from dedup_sdk.aio._buffer import MOST_QUEUED, ONE_DAY_S, Below, End
 from dedup_sdk.aio._owner import Owner
 
 _TURN_S: Final = 0.001
@@ -94,12 +94,13 @@ class Taker:
                 await self._owner.flush()
             if len(buffer) < enough:
                 self._owner.ask(enough)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(timeout_s):
-                        while len(buffer) < enough and not (
-                            self._interrupted or buffer.is_closed or buffer.errors.kept
-                        ):
-                            await buffer.until_changed()
+                until = time.monotonic() + (ONE_DAY_S if timeout_s is None else timeout_s)
+                while len(buffer) < enough and not (
+                    self._interrupted or buffer.is_closed or buffer.errors.kept
+                ):
+                    await buffer.until_changed(until - time.monotonic())
+                    if time.monotonic() >= until:
+                        break
             else:
                 await self.turn()
         finally:
