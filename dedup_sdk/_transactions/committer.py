@@ -17,7 +17,7 @@ What holds it together:
   transaction, so that nothing can change any more, and the group's committed offsets tell. A producer of the
   application cannot be replaced here, so that its unknown end is raised.
 - **While brokers are away the group hears from the consumer**, between two tries of a step. After `DedupConsumer.stop`
-  the steps share one time limit: a service that is told to end does not wait for a broker as one at work does.
+  the steps of a transaction share one time limit: a service that is told to end waits less for a broker.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Committer:
     """The transactions of one consumer; for the thread that asks for messages.
 
     ``is_subscribed`` returns whether the consumer is a member of its group, ``is_stopped`` whether its loop is to end:
-    from then on all steps wait ``stop_limit_s`` seconds at most.
+    from then on the steps of a transaction wait ``stop_limit_s`` seconds at most.
     """
 
     def __init__(
@@ -148,6 +148,8 @@ class Committer:
 
     def begin(self, messages: Sequence[Message]) -> None:
         """Begin a transaction in which these messages end; more may be added until `commit`."""
+        # Each one has the whole time behind a stop: the handlers of a run may have needed that of the one before.
+        self._gives_up_at = None
         self._member, self.failed = self._member_now(), None
         try:
             self._producer.begin(time.monotonic())

@@ -352,10 +352,12 @@ def test_a_client_that_ends_owes_no_answer(
     monkeypatch.setattr(assignment_api, "Consumer", EndedClient())
     # A static member does not leave: the client revokes the partitions inside its `close`.
     config = {**QUICK, "partition.assignment.strategy": strategy, "group.instance.id": "one"}
-    consumer = make("orders", config=config)
+    consumer, revoked = make(config=config), list[Any]()
+    consumer.subscribe(["orders"], on_revoke=lambda *given: revoked.append(given))
     wait_for(consumer, lambda: bool(consumer.assignment()), "the assignment")
     consumer.close()
     assert refused
+    assert revoked
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])

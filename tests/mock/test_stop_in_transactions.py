@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Timer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,3 +80,31 @@ def test_a_stop_waits_no_minute_for_a_silent_broker(
     consumer.close()
     again = make("orders", idle_timeout=1.0)
     assert values(again) == ["a"]
+
+
+def test_a_handler_that_runs_on_behind_a_stop_ends_in_a_transaction(
+    make: Make, send: Send, outputs: MockKafka
+) -> None:
+    """The time limit of the transaction before is over by then: each has its own."""
+    send("a", "b")
+    # It takes the offsets, too.
+    outputs.create_topic("orders")
+    consumer = make("orders", revoke_deadline=6.0)
+
+    def handle(message: Message) -> None:
+        if message.value() == b"a":
+            # So far away that the transaction of this message commits while the stop comes.
+            outputs.set_rtt(260)
+            Timer(0.35, consumer.stop).start()
+        else:
+            time.sleep(4)
+
+    transactions = consumer.transactions({"bootstrap.servers": outputs.bootstrap}, seconds=0.1)
+
+    def copy(message: Message, produce: Produce) -> None:
+        produce("bills", message.value())
+        handle(message)
+
+    consumer.run(copy, transactions=transactions, workers=2)
+    consumer.close()
+    assert values(make("orders", idle_timeout=1.0)) == []

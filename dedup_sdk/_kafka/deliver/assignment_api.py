@@ -124,10 +124,15 @@ class AssignmentApi:
     def _note_member(self) -> None:
         """Note what other threads may ask `of_member` while a callback of the user runs, which may wait for them.
 
-        Before threads are told that a callback runs: whoever finds no note waits for its end.
+        Before threads are told that a callback runs: whoever finds no note waits for its end. A client that ends may
+        know nothing more.
         """
-        asked = (Consumer.memberid, Consumer.consumer_group_metadata)
-        self._member = {ask: ask(self._consumer) for ask in asked}
+        for ask in (Consumer.memberid, Consumer.consumer_group_metadata):
+            try:
+                self._member[ask] = ask(self._consumer)
+            except (KafkaException, RuntimeError):
+                if not self._steps.lock.ends:
+                    raise
 
     def of_member(self, ask: Callable[[Consumer], Any]) -> Any:
         """Return what the client knows of itself; while another thread is in the user's callback, what it knew before.
