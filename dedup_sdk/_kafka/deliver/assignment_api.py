@@ -21,7 +21,7 @@ logger = logging.getLogger("dedup_sdk")
 
 _GROUP_ASSIGNS: Final = (
     "the group has assigned partitions by a cooperative protocol: call incremental_assign() for others, seek() to move "
-    "one, or unsubscribe() before assign()"
+    "one, or unsubscribe() first"
 )
 
 
@@ -354,11 +354,14 @@ class AssignmentApi:
             self._steps.lock.until_client_free()
             if not self._steps.lock.may_change("assign"):
                 return
-            if self._settings.incremental and self._session.of_group:
-                # As the client would, and before anything is given up for the call.
-                raise KafkaException(KafkaError(KafkaError._STATE, _GROUP_ASSIGNS))  # noqa: SLF001 (that is its public name)
+            self._refuse_beside_group()
             self._handover.complete_all_but_last()
             self._steps.run(self._assign_by_hand, partitions)
+
+    def _refuse_beside_group(self) -> None:
+        """Raise, as the client would, before anything is given up for a call that it refuses."""
+        if self._settings.incremental and self._session.of_group:
+            raise KafkaException(KafkaError(KafkaError._STATE, _GROUP_ASSIGNS))  # noqa: SLF001 (that is its public name)
 
     def _choose(self, partitions: list[TopicPartition]) -> None:
         """Note the offsets that ``on_assign`` gives: at once, for the client may assign by itself after a signal."""
@@ -409,6 +412,7 @@ class AssignmentApi:
             self._steps.lock.until_client_free()
             if not self._steps.lock.may_change("unassign"):
                 return
+            self._refuse_beside_group()
             self._handover.complete_all_but_last()
             self._steps.run(self._give_all_back)
             self._steps.run(Consumer.unassign, self._consumer)
