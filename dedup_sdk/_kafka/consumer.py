@@ -272,13 +272,8 @@ class DedupConsumer(Consumer):
         judge = Judge(self._engine, classifier, handover, self._upkeep, steps)
         writes = WritePolicy(self._engine, durability)
         maintenance = Maintenance(judge, self._assignment, self._positions, writes, steps)
-        self._taking = [False]
-        """Whether a call has messages to return, and is behind its lock, or takes the next ready one without the lock.
-
-        Where an exception has left it set, the next call looks at the stack."""
-        doors = (DedupConsumer.poll, DedupConsumer.consume, DedupConsumer.__iter__)
         self._poller = Poller(
-            judge, maintenance, self._assignment, self._positions, steps, doors=doors, taking=self._taking
+            judge, maintenance, self._assignment, self._positions, steps, is_nested=partial(_is_nested, self)
         )
         self._in_hand = InHand(self._engine, handover, writes, steps, observing=mode == "observe")
         self._stopped = False
@@ -300,27 +295,27 @@ class DedupConsumer(Consumer):
         method with ``completion="explicit"`` only (else `RuntimeError`); do not let a function that calls it be
         cancelled, either.
         """
-        interruption, taking = self._interruption, self._taking
+        interruption, returning = self._interruption, self._delivery.returning
         if (
             self._ready
             and not interruption.happened
             and time.monotonic() < interruption.maintenance_at
             # Else a signal's handler asks in the middle of a call, or another thread does.
             and self._poller.thread is None
-            and not taking[0]
+            and not returning[0]
         ):
-            taking[0] = True
+            returning[0] = True
             try:
                 # Without the lock, which would cost more than all the rest; see `Delivery`.
                 message = self._ready.popleft()
             except IndexError:
-                taking[0] = False
+                returning[0] = False
             except BaseException:
                 self._interruption.note()
                 raise
             else:
                 # No call between these lines: no signal comes there.
-                taking[0] = False
+                returning[0] = False
                 return message
         if type(timeout) not in _NUMBERS or timeout != timeout:  # noqa: PLR0124 (nan)
             timeout = _seconds(timeout)
@@ -1279,6 +1274,11 @@ class DedupConsumer(Consumer):
             logger.exception(
                 "closing failed too, after %s", error_shown(error), extra={"event": "close-failed"}
             )
+
+
+def _is_nested(consumer: DedupConsumer) -> bool:
+    """Whether this thread is inside two calls for messages of a consumer: a signal's handler has made the second."""
+    return depth_in((DedupConsumer.poll, DedupConsumer.consume), consumer) > 1
 
 
 def _is_closing(consumer: DedupConsumer, frame: FrameType | None) -> bool:

@@ -78,7 +78,11 @@ class Delivery:
         """The messages of the last `take`."""
         self.event: Any = None
         """The last event of the client that was given."""
-        self._on_the_way: Callable[[], Sequence[Any]] = tuple
+        self.returning = [False]
+        """Whether a call has taken messages, and has not returned them. A list: `poll` sets the entry without a call.
+
+        Nobody else completes these messages, nor any behind them: a signal may strike that call still, and the
+        application would never get them. An exception may leave it set: the next call for messages clears it."""
         self.forgettings = 0
         """How often messages were forgotten: whoever keeps delivered ones looks which of them still count."""
 
@@ -87,18 +91,11 @@ class Delivery:
         self.batch.count()
         self.policy, self.batch.counts = policy, policy.counts
 
-    def look_on_the_way(self, on_the_way: Callable[[], Sequence[Any]]) -> None:
-        """Set a function that returns the messages which a call has taken, and has not returned.
-
-        Nobody else completes these messages, nor any behind them: a signal may strike that call still, and the
-        application would never get them.
-        """
-        self._on_the_way = on_the_way
-
     @property
     def on_the_way(self) -> dict[Coordinates, int]:
-        """The first offset of each partition that a call has taken and not returned."""
-        messages = grouped(self._on_the_way())
+        """The first offset of each partition that a call has taken and not returned: see `returning`."""
+        taken = self.last_given if self.returning[0] else ()
+        messages = grouped(message for message in taken if message.error() is None)
         return {of: min(message.offset() for message in each) for of, each in messages.items()}
 
     # --- taking --------------------------------------------------------------------------------------------------

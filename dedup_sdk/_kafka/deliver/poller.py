@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from inspect import isgeneratorfunction
+from collections.abc import Callable
 from sys import _current_frames as current_frames
 from threading import get_ident, main_thread
 from typing import Any, Final
@@ -62,13 +61,9 @@ class Poller:
         positions: Positions,
         steps: Steps,
         *,
-        doors: Collection[Callable[..., Any]],
-        taking: list[bool],
+        is_nested: Callable[[], bool],
     ) -> None:
-        """``doors``: the consumer's methods that return messages; its attribute ``_poller`` is this object.
-
-        ``taking``: whether a call has messages to return, and is behind its lock, or has none.
-        """
+        """``is_nested``: whether this thread is inside two calls of the consumer's methods that return messages."""
         self._engine, self._judge, self._maintenance, self._steps = judge.engine, judge, maintenance, steps
         self._assignment, self._positions, self._writes = assignment, positions, maintenance.writes
         self._handover, self._upkeep = judge.handover, judge.upkeep
@@ -81,13 +76,7 @@ class Poller:
         """The thread inside `messages`, or `heartbeat`."""
         self._refused = False
         """Whether another thread was refused since that thread entered."""
-        self._caller: int | None = None
-        self._taken: Sequence[Any] = ()
-        """The thread of the last call for messages, and the messages that it has taken."""
-        self._taking = taking
-        self._codes: Final = {method.__code__ for method in (*doors, Poller.messages, Poller.heartbeat)}
-        self._asking: Final = {method.__code__ for method in doors if not isgeneratorfunction(method)}
-        self._delivery.look_on_the_way(self._on_the_way)
+        self._is_nested, self._returning = is_nested, self._delivery.returning
         self._survived = -1
         """How many stores had been set aside at the last `StoreCorruptError`, -1 before the first."""
         self._holds_back = False
@@ -101,18 +90,15 @@ class Poller:
         ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`,
         while another thread is in this method (see `_redeliver`), and in a thread pool.
         """
-        # Its call before has returned those.
-        self._taken = () if self._caller == get_ident() else self._taken
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got, lock, errors = get_ident(), list[Any](), self._steps.lock, self._steps.errors
         in_step = lock.is_mine()
         with self._mutex:
             busy = in_step or self.thread or lock.client_thread or lock.closer or self._holds_back
-            busy = busy or self._taking[0]
+            busy = busy or self._returning[0]
             if busy or lock.closed or lock.ends or me != self._main_thread or not self._assignment.asked:
                 self._refuse_or_warn(me, in_step=in_step)
             self.thread, self._refused = me, False
-            self._caller, self._taken = me, ()
         try:
             try:
                 while True:
@@ -131,8 +117,6 @@ class Poller:
                     # Together: once this thread is no poller any more, nobody is refused for it.
                     if self._refused:
                         self._redeliver(got)
-                    # Until this call returns, no other one asks for more.
-                    self._taking[0] = bool(got)
                     self.thread = None
                 if self._maintenance.collector.paused:
                     self._maintenance.collector.resume()
@@ -144,7 +128,7 @@ class Poller:
         if not got and errors.kept is not None:
             # No interruption by itself: whoever kept it has noted one if a partition is half changed.
             errors.raise_kept()
-        self._taking[0] = False
+        self._returning[0] = False
         return got
 
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
@@ -199,7 +183,7 @@ class Poller:
             try:
                 if judges and fetcher.messages:
                     if alone and (got := judge.judge_one()):
-                        self._taken = got
+                        self._returning[0] = True
                         return got
                     if judge.judged > self._maintenance.judged:
                         self._maintenance.write_before(len(fetcher.messages))
@@ -265,32 +249,12 @@ class Poller:
         gatekeeper = self._engine.gatekeeper
         if gatekeeper is not None and not gatekeeper.is_sure:
             self._judge.ask(gatekeeper)
-        got = self._taken = self._delivery.take(count)
+        got = self._delivery.take(count)
+        self._returning[0] = bool(got)
         if self._delivery.waiting.queue:
             # The next call must come here again: the queue is delivered before the batch.
             self._steps.interruption.request_maintenance()
         return got
-
-    def _on_the_way(self) -> Sequence[Any]:
-        """Return the messages that a call has taken and not returned: of another thread, or below a signal's handler.
-
-        The call is found by the stack: a mark of ours could outlive an interruption.
-        """
-        taken: Sequence[Any] = self._delivery.last_given if self._taking[0] else ()
-        frame = None if taken or self._caller is None else current_frames().get(self._caller)
-        while frame is not None:
-            owner = frame.f_locals.get("self") if frame.f_code in self._codes else None
-            if owner is self:
-                # A call that has just begun has not forgotten those of the call before yet.
-                is_ours = frame.f_code is Poller.messages.__code__ and "until" in frame.f_locals
-                taken = self._taken if is_ours else ()
-                break
-            if getattr(owner, "_poller", None) is self:
-                # It may have the last one from the queue.
-                taken = self._delivery.last_given
-                break
-            frame = frame.f_back
-        return [message for message in taken if message.error() is None]
 
     # --- calls that are refused, and errors ----------------------------------------------------------------------
 
@@ -299,19 +263,10 @@ class Poller:
         self._steps.lock.check_open()
         if self._steps.errors.runs_here():
             raise RuntimeError(_IN_CALLBACK)
-        if in_step or depth_in((Poller.messages, Poller.heartbeat), self) > 1 or self._calls_here() > 1:
+        if in_step or depth_in((Poller.messages, Poller.heartbeat), self) > 1 or self._is_nested():
             raise RuntimeError(_NESTED)
         if self.thread not in (None, thread) and self._is_inside(self.thread):
             raise RuntimeError(_TWO_POLLERS)
-
-    def _calls_here(self) -> int:
-        """Return how many calls for messages of the consumer this thread is inside, be they without the lock."""
-        calls, frame = 0, current_frames().get(get_ident())
-        while frame is not None:
-            is_call = frame.f_code in self._asking
-            calls += is_call and getattr(frame.f_locals.get("self"), "_poller", None) is self
-            frame = frame.f_back
-        return calls
 
     def _is_inside(self, thread: int | None) -> bool:
         """Whether a thread is in a call for messages, by its stack: an exception of a signal may have left the mark."""
@@ -328,8 +283,8 @@ class Poller:
         self._refuse(thread, in_step=in_step)
         if self._delivery.policy.completes_unnamed and is_called_by_pool():
             raise RuntimeError(_IN_POOL)
-        # An exception has left it, or another thread is about to take one: that is a second poller.
-        self._taking[0] = False
+        # An exception has left it set.
+        self._returning[0] = False
         if not self._assignment.asked:
             self._assignment.warn_not_asked()
         self.fetch_again()
