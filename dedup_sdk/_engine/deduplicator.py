@@ -168,7 +168,7 @@ class Deduplicator:
 
         Several engines may share one store object; a partition that one of them has open is refused to the others, as
         to another process. An exception of a signal may come between opening a store and noting that it is open. So the
-        engine keeps the last store of every partition, and closes it before it opens the partition again.
+        engine keeps how to end all that it has opened, and does that before it opens the partition again.
 
         Raises the errors of `dedup_sdk._store.protocol.KeyStore.open`.
         """

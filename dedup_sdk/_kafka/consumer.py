@@ -48,7 +48,7 @@ from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assign.health import Asked, health_of, warn_of_recovering
 from dedup_sdk._kafka.client.client import HAS_CLUSTER_ID, Client
 from dedup_sdk._kafka.client.client_errors import handle_error
-from dedup_sdk._kafka.client.closing import JOINING_S, ClientEnd, leave_group, stopped_by
+from dedup_sdk._kafka.client.closing import ClientEnd, leave_group, stopped_by
 from dedup_sdk._kafka.client.fields import note_message, refuse_other
 from dedup_sdk._kafka.client.guards import (
     CallbackErrors,
@@ -81,7 +81,7 @@ from dedup_sdk._kafka.deliver.maintenance import Maintenance
 from dedup_sdk._kafka.deliver.poller import Poller
 from dedup_sdk._kafka.deliver.positions import Positions
 from dedup_sdk._kafka.deliver.write_policy import Durability, WritePolicy
-from dedup_sdk._kafka.recover.session import PATIENCE_S, WAITING_SHARE, Session, waiting_until
+from dedup_sdk._kafka.recover.session import WAITING_SHARE, Session
 from dedup_sdk._kafka.recover.settings import Recovery
 from dedup_sdk._kafka.recover.upkeep import Upkeep
 from dedup_sdk._masking import error_shown, shown
@@ -265,6 +265,7 @@ class DedupConsumer(Consumer):
         self._delivery.use(_policy(self._delivery, completion, settings))
         # With durability="record" each message is written before the next one, so poll() has no quick way.
         self._ready: deque[Message] = deque() if durability == "record" else self._delivery.batch.ready
+        self._returning = self._delivery.returning
         self._fetcher = Fetcher(self, self._session, self._access)
         handover = self._handover = Handover(self._session, self._fetcher, classifier, self._delivery, steps)
         self._assignment = AssignmentApi(self, self._client, settings, handover, steps)
@@ -295,7 +296,7 @@ class DedupConsumer(Consumer):
         method with ``completion="explicit"`` only (else `RuntimeError`); do not let a function that calls it be
         cancelled, either.
         """
-        interruption, returning = self._interruption, self._delivery.returning
+        interruption, returning = self._interruption, self._returning
         if (
             self._ready
             and not interruption.happened
@@ -1189,13 +1190,7 @@ class DedupConsumer(Consumer):
             self._client_end.wait(max(0.0, until - time.monotonic()))
             return
         self._session.commits.become_last()
-        leaves_by = waiting_until(until)
-        if self._session.is_held:
-            now = time.monotonic()
-            # The client leaves only when the rebalance is over. Nothing is left to commit, or that has not ended.
-            leaves_by = min(
-                max(self._session.rebalanced_by(began), now + JOINING_S), now + PATIENCE_S, leaves_by
-            )
+        leaves_by = self._session.leaves_by(began)
         leave_group(self, self._settings.membership, until=leaves_by, by_hand=by_hand)
         with self._access.lock:
             # The partitions of a static member, or of a group that could not be left: the client revokes them inside
@@ -1204,8 +1199,7 @@ class DedupConsumer(Consumer):
             self._steps.run_kept(self._handover.give_back, left)
             self._session.commit_no_more()
         within_s = max(0.0, until - time.monotonic())
-        waits = self._session.is_held and self._session.commits.await_answers
-        if not (Consumer.assignment(self) or waits):
+        if not (Consumer.assignment(self) or self._session.awaits_last_answer):
             # Nobody waits for it any more. It may still hang on a connection of its own.
             within_s = min(within_s, CLIENT_END_S)
         self._client_end = ClientEnd(self, self._access.enter_client)

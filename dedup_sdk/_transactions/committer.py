@@ -134,6 +134,10 @@ class Committer:
                 raise TransactionError(f"transactions cannot begin: {error_text(error.args[0])}") from None
             raise
 
+    def can_end(self, messages: Sequence[Message]) -> list[Message]:
+        """Return those of these messages that can end in one transaction: see `InHand.can_end`."""
+        return self._in_hand.can_end(messages)
+
     def keep_messages(self) -> None:
         """Release no messages of aborted transactions: the caller tries them again."""
         self._releases = False

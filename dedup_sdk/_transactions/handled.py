@@ -167,8 +167,7 @@ class EndsInTransactions:
 
     def _with_room(self, tasks: list[Task]) -> list[Task]:
         """Return those tasks whose messages can end in one transaction."""
-        able = self._consumer._in_hand.can_end([task.message for task in tasks])  # noqa: SLF001 (no public call only looks)
-        named = set(map(id, able))
+        named = set(map(id, self._committer.can_end([task.message for task in tasks])))
         return [task for task in tasks if id(task.message) in named]
 
     def _in_hand(self) -> list[Task]:

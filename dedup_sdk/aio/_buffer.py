@@ -31,6 +31,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from confluent_kafka import Message
 
+from dedup_sdk._kafka.client.closing import ONE_DAY_S
 from dedup_sdk._kafka.client.fields import coordinates
 from dedup_sdk._kafka.client.guards import CallbackErrors
 
@@ -41,7 +42,6 @@ Below = Mapping[Coordinates, int] | None
 """The offsets of partitions below which messages are meant; None: all."""
 MOST_QUEUED: Final = 1_000
 """With so many messages queued the thread fetches no more."""
-ONE_DAY_S: Final = 86_400.0
 FEW: Final = 100
 """The thread fetches when so few messages wait for the application: then many at a time, which costs less for each."""
 

@@ -17,8 +17,9 @@ from typing import Any, Final, Self, TypeVar
 from confluent_kafka import Message
 
 from dedup_sdk._kafka.client.client_errors import handle_error
+from dedup_sdk._kafka.client.closing import ONE_DAY_S
 from dedup_sdk._kafka.deliver.idle import IdleClock
-from dedup_sdk.aio._buffer import MOST_QUEUED, ONE_DAY_S, Below, End
+from dedup_sdk.aio._buffer import MOST_QUEUED, Below, End
 from dedup_sdk.aio._owner import Owner
 
 _TURN_S: Final = 0.001

@@ -146,9 +146,9 @@ class Commits:
 
         A commit is then sent also where no answer comes in time, and though an earlier one has no answer (if the client
         sends that one again behind it, the group is where it would be without it). The client leaves its group behind
-        the answers, and the group refuses the commit of a member that it has put out. At any
-        other time the client might send it in a later generation, when the partition has another owner; and of
-        partitions that the user assigns, a group refuses no commit."""
+        the answers, and the group refuses the commit of a member that it has put out. At any other time the client
+        might send it in a later generation, when the partition has another owner; and of partitions that the user
+        assigns, a group refuses no commit."""
         self.is_subscribed = False
         """Whether the client is a member of its group, or is about to be."""
         self._refused: set[Coordinates] = set()
@@ -305,7 +305,7 @@ class Commits:
         self.are_last = True
 
     @property
-    def await_answers(self) -> bool:
+    def has_unanswered(self) -> bool:
         """Whether commits have no answer yet."""
         return bool(self._unanswered)
 

@@ -32,7 +32,7 @@ from confluent_kafka.cimpl import Consumer
 from dedup_sdk._commit_text import sealed, unsealed
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client.client_errors import is_retriable
-from dedup_sdk._kafka.client.closing import made_aside
+from dedup_sdk._kafka.client.closing import ONE_DAY_S, made_aside
 from dedup_sdk._kafka.client.questions import Questions
 from dedup_sdk._kafka.client.reader import Readers, TailReader
 from dedup_sdk._kafka.client.settings import ASK_S, ClientSettings, Reset, admin_settings
@@ -256,8 +256,6 @@ _SEEK_TRIES = 50
 _SEEK_PAUSE_S = 0.02
 _WAKE_S = 1.0
 _LIST_S = 0.5
-_ONE_DAY_S = 86_400.0
-"""Upper limit of a timeout: the client counts milliseconds in 32 bits."""
 
 
 class Client:
@@ -461,7 +459,7 @@ class Client:
         left_s = until - time.monotonic()
         if left_s <= 0:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 (that is its public name)
-        self.committed(offsets, min(left_s, _ONE_DAY_S))
+        self.committed(offsets, min(left_s, ONE_DAY_S))
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset of the log and the end offset for consumers; see `TailReader.bounds`."""

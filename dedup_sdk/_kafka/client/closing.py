@@ -31,6 +31,8 @@ logger = logging.getLogger("dedup_sdk")
 
 T = TypeVar("T")
 
+ONE_DAY_S: Final = 86_400.0
+"""The longest time that a call waits, also one without a limit: the client counts milliseconds in 32 bits."""
 _MAKING_S: Final = 60.0
 _POLL_S: Final = 0.005
 JOINING_S: Final = 1.0

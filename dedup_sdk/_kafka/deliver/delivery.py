@@ -79,7 +79,7 @@ class Delivery:
         self.event: Any = None
         """The last event of the client that was given."""
         self.returning = [False]
-        """Whether a call has taken messages, and has not returned them. A list: `poll` sets the entry without a call.
+        """Whether a call has taken messages, and has not returned them. A list: calls for messages set the entry.
 
         Nobody else completes these messages, nor any behind them: a signal may strike that call still, and the
         application would never get them. An exception may leave it set: the next call for messages clears it."""

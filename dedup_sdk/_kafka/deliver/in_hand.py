@@ -248,7 +248,7 @@ class InHand:
             ended = {of: list(map(_offset, each)) for of, each in by_partition.items()}
             commits = self._session.commits
             is_second = commits.has_other_transaction(ended)
-            has_room = all(len(commits.can_end(of, each)) == len(each) for of, each in ended.items())
+            has_room = len(self.can_end(named)) == len(named)
             is_refused = gone is not None or is_second or not has_room
             offsets = [] if is_refused else commits.in_transaction(ended)
         if is_second:

@@ -14,6 +14,7 @@ from threading import get_ident, main_thread
 from typing import Any, Final
 
 from dedup_sdk._core.flight import OFFERED
+from dedup_sdk._kafka.client.closing import ONE_DAY_S
 from dedup_sdk._kafka.client.guards import ClientLock, Steps, depth_in, is_called_by_pool, is_inside
 from dedup_sdk._kafka.deliver.assignment_api import AssignmentApi
 from dedup_sdk._kafka.deliver.judge import Judge
@@ -27,7 +28,6 @@ SILENCE_S = 0.1
 """Seconds after which the group must hear from the client, although messages are ready."""
 _AT_ONCE_S: Final = 0.0002
 """A message that the client returns within that time was there already, and others may be behind it."""
-_ONE_DAY_S: Final = 86_400.0
 MOST_FETCHED = 1_000
 """The most messages that are fetched while none may be delivered."""
 _NESTED: Final = (
@@ -90,7 +90,7 @@ class Poller:
         ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`,
         while another thread is in this method (see `_redeliver`), and in a thread pool.
         """
-        until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+        until = time.monotonic() + (ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got, lock, errors = get_ident(), list[Any](), self._steps.lock, self._steps.errors
         in_step = lock.is_mine()
         with self._mutex:

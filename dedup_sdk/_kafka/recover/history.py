@@ -104,6 +104,11 @@ def _resume_without_commit(attempt: Attempt, start: Start, partition: Partition,
     return replace(start, offset=stored.high, metadata=metadata, new=False, refused=None)
 
 
+def _differ(epoch: int | None, other: int | None) -> bool:
+    """Whether two leader epochs are known, and different."""
+    return epoch is not None and other is not None and epoch != other
+
+
 def check_log_if_needed(attempt: Attempt, start: Start, partition: Partition) -> Steps[Start]:
     """Return where to start in the present log.
 
@@ -118,10 +123,7 @@ def check_log_if_needed(attempt: Attempt, start: Start, partition: Partition) ->
         and start.log_change is None
         # An offset that comes from the store itself proves nothing of the log.
         and not start.by_reset
-        and (
-            start.reopened
-            or not (stored.done or (epoch is not None and stored.epoch is not None and epoch != stored.epoch))
-        )
+        and (start.reopened or not (stored.done or _differ(epoch, stored.epoch)))
     ):
         # The check takes time for each partition. The client reports a log that ends below the next offset anyway.
         return start

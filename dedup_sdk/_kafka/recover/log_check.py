@@ -60,7 +60,7 @@ def start_in_the_log(attempt: Attempt, start: Start, partition: Partition) -> St
     short = completed > end and completed > attempt.client.log_end(partition.topic, partition.partition)
     if not (
         short
-        or start.log_change
+        or start.log_change is not None
         or (yield from _is_ahead_in_other_log(attempt, start, partition, decided=end))
     ):
         return start

@@ -38,6 +38,7 @@ from dedup_sdk._kafka.assign.commits import Commits, Coordinates, settle_move
 from dedup_sdk._kafka.assign.health import StatusBoard, hindrances_of
 from dedup_sdk._kafka.assign.start import History, LogChange, SetBack, Start, Starts, needs_leader, set_back
 from dedup_sdk._kafka.client.client import ANSWER_S, Client
+from dedup_sdk._kafka.client.closing import JOINING_S
 from dedup_sdk._kafka.client.settings import ClientSettings
 from dedup_sdk._kafka.recover.backoff import Backoff
 from dedup_sdk._masking import counted, masked_text
@@ -397,6 +398,20 @@ class Session:
         if self.is_held:
             by = max(by, self._closes_by - self._settings.request_timeout_s - _LAST_STEPS_S)
         return min(by, self.deadline())
+
+    def leaves_by(self, began: float) -> float:
+        """Return until when (monotonic seconds) a member that closes since ``began`` waits to be out of its group."""
+        by = waiting_until(self._closes_by)
+        if self.is_held:
+            now = time.monotonic()
+            # The client leaves only when the rebalance is over. Nothing is left to commit, or that has not ended.
+            by = min(max(self.rebalanced_by(began), now + JOINING_S), now + PATIENCE_S, by)
+        return by
+
+    @property
+    def awaits_last_answer(self) -> bool:
+        """Whether the end of the client is worth a wait for the answer to its last commits."""
+        return self.is_held and self.commits.has_unanswered
 
     def hears_nothing(self) -> bool:
         """Note that no answer of the coordinator came in time; return whether a member that closes must wait for one.

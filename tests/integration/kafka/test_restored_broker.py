@@ -59,6 +59,17 @@ def handle(kafka: LocalKafka, store: Path, count: int, dedup: Lookup | LastId) -
         return values(poll_some(consumer, count))
 
 
+def handle_and_restore(kafka: LocalKafka, folder: Path, dedup: Lookup | LastId, restarts: int = 0) -> None:
+    """Handle 80 messages on host "one", then 20 more; the backup of before these comes back."""
+    kafka.create_topic("orders")
+    send(kafka, KEPT)
+    assert handle(kafka, folder / "one", 80, dedup) == KEPT
+    back_up(kafka, folder / "backup")
+    send(kafka, LOST)
+    assert handle(kafka, folder / "one", 20, dedup) == LOST
+    restore(kafka, folder / "backup", restarts)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("dedup", [LOOKUP, LAST_ID], ids=["lookup", "last-id"])
 def test_nothing_of_a_restored_broker_is_hidden(tmp_path: Path, dedup: Lookup | LastId) -> None:
@@ -67,15 +78,9 @@ def test_nothing_of_a_restored_broker_is_hidden(tmp_path: Path, dedup: Lookup | 
     The backup of before these comes back, and 30 others are sent: all of them are delivered.
     """
     with LocalKafka() as kafka:
-        kafka.create_topic("orders")
-        send(kafka, KEPT)
-        assert handle(kafka, tmp_path / "store", 80, dedup) == KEPT
-        back_up(kafka, tmp_path / "backup")
-        send(kafka, LOST)
-        assert handle(kafka, tmp_path / "store", 20, dedup) == LOST
-        restore(kafka, tmp_path / "backup")
+        handle_and_restore(kafka, tmp_path, dedup)
         send(kafka, OTHERS)
-        assert handle(kafka, tmp_path / "store", 30, dedup) == OTHERS
+        assert handle(kafka, tmp_path / "one", 30, dedup) == OTHERS
 
 
 @pytest.mark.timeout(300)
@@ -89,13 +94,7 @@ def test_a_host_counts_nothing_of_the_old_log_where_another_one_went_on(
 ) -> None:
     """Another host handles messages in the places of the lost ones: their copies are hidden on the first host, too."""
     with LocalKafka() as kafka:
-        kafka.create_topic("orders")
-        send(kafka, KEPT)
-        assert handle(kafka, tmp_path / "one", 80, dedup) == KEPT
-        back_up(kafka, tmp_path / "backup")
-        send(kafka, LOST)
-        assert handle(kafka, tmp_path / "one", 20, dedup) == LOST
-        restore(kafka, tmp_path / "backup", restarts)
+        handle_and_restore(kafka, tmp_path, dedup, restarts)
         send(kafka, OTHERS[:count])
         assert handle(kafka, tmp_path / "another", count, dedup) == OTHERS[:count]
         send(kafka, [*OTHERS[:count], *LATER])
